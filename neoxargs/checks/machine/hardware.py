@@ -68,7 +68,7 @@ def groups_across_hosts(config: Config, resources: Resources) -> Iterator[Proble
     size, name = config.parallel.model_parallel_size, "model_parallel_size"
     ends = accumulate(map(len, resources.hosts.values()))
     # Ranks of a group are adjacent (facts/layout.py).
-    if size > 1 and any(end % size for end in ends):
+    if len(resources.hosts) > 1 and size > 1 and any(end % size for end in ends):
         slots = sorted({len(devices) for devices in resources.hosts.values()})
         what = f"{name} ({size}): tensor parallel ranks on different hosts, which have "
         what += f"{listed(map(str, slots))} devices, communicate over the network in every layer"

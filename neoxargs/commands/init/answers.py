@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.base.options import gpu_count
-from neoxargs.base.problems import Problems, did_you_mean
+from neoxargs.base.problems import Problems, did_you_mean, sentence
 from neoxargs.base.record import Record
 from neoxargs.base.shipped import CONFIGS
 from neoxargs.commands.init.goals import GOALS
@@ -26,6 +26,7 @@ from neoxargs.runs.lenient import resolved
 STDLIB = "python-stdlib"
 #: A tokenizer that needs no file.
 BYTES = "ByteLevelTokenizer"
+GPUS = tuple(name for name, each in DEVICES.items() if each.kind == "cuda")
 _UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 #: The nearest model differs from a size by this factor at most.
 ABOUT = 1.25
@@ -88,10 +89,13 @@ def _known() -> str:
 
 def device(text: str) -> str:
     try:
-        return find_device(text).name
-    except Problems as problems:
-        problem = problems.problems[0]
-        raise argparse.ArgumentTypeError(f"{problem.what}; {problem.hint}") from None
+        found = find_device(text).name
+    except Problems:
+        found = ""
+    if found in GPUS:
+        return found
+    hint = did_you_mean(text, GPUS) or f"expected one of: {', '.join(GPUS)}"
+    raise argparse.ArgumentTypeError(f"there is no GPU {text!r}; {hint}")
 
 
 def hostfile(text: str) -> str:
@@ -99,7 +103,7 @@ def hostfile(text: str) -> str:
         if not read_hostfile(text):
             raise argparse.ArgumentTypeError(f"{text}: there is no such file")
     except Problems as problems:
-        raise argparse.ArgumentTypeError(problems.problems[0].what) from None
+        raise argparse.ArgumentTypeError(sentence(problems.problems[0])) from None
     return text
 
 
@@ -135,6 +139,11 @@ def tokenizer(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is neither a tokenizer.json, nor a .model file, nor a folder with one")
 
 
+def _needs_tokenizer(given: argparse.Namespace) -> bool:
+    """Return whether the tokenizer is unknown: of token files, or of the checkpoint that is trained on text."""
+    return tokenizer_of(given.data) is None or (GOALS[given.goal].needs_checkpoint and all(map(is_text, given.data)))
+
+
 class Question(NamedTuple):
     """A question, the option that answers it, and when it is asked. default: the answer of an empty line."""
 
@@ -151,12 +160,12 @@ QUESTIONS = (
         goal, "pretrain"),
     Question("checkpoint", "folder of the checkpoint to start from", str, None,
         lambda given: GOALS[given.goal].needs_checkpoint),
-    Question("device", f"type of GPU ({', '.join(name for name in DEVICES if name != 'CPU')})", device),
+    Question("device", f"type of GPU ({', '.join(GPUS)})", device),
     Question("gpus", "number of GPUs", gpu_count, None, lambda given: not given.hostfile),
     Question("data", "data (token files without .bin and .idx, or text; several with spaces; nothing: sample text)",
         str.split, "", lambda given: not GOALS[given.goal].files),
     Question("data", "data (two prefixes of deepy data --chat: training and validation; for dpo, chosen and rejected)",
         str.split, None, lambda given: bool(GOALS[given.goal].files)),
     Question("tokenizer", "tokenizer (its folder, tokenizer.json or .model file)",
-        tokenizer, None, lambda given: tokenizer_of(given.data) is None),
+        tokenizer, None, lambda given: _needs_tokenizer(given)),
 )  # fmt: skip

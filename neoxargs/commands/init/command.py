@@ -32,7 +32,8 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", metavar="FILE", nargs="?", default="run.yml", help="write to FILE (default: %(default)s)")
+    # No %(default)s: argparse takes the defaults of positionals away where options stand between them.
+    add("file", metavar="FILE", nargs="?", default="run.yml", help="write to FILE (default: run.yml)")
     add("--model", metavar="NAME", type=read.model, help="a model of configs/models, or a size such as 1.3B")
     add("--device", metavar="NAME", type=read.device, help="the type of the GPUs, such as H100-80GB")
     add("--gpus", metavar="N", type=gpu_count, help="the number of GPUs")
@@ -58,7 +59,8 @@ def run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     print(f"{given.file}: {answers.model} on {answers.gpus} x {answers.device}, {best.layout}")
     print(f"about {format_duration(best.seconds)} per step, and {format_bytes(best.memory)} per GPU")
     gpus = "" if answers.hostfile else f" --gpus {answers.gpus}"
-    print(f"next: read it, then deepy check {given.file}{gpus}, and on the GPUs deepy train.py {given.file}")
+    name = shlex.quote(given.file)
+    print(f"next: read it, then deepy check {name}{gpus}, and on the GPUs deepy train.py {name}")
     return 0
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Edit, Place, Problem, Problems, listed
+from neoxargs.base.problems import Edit, Place, Problem, Problems, is_one_edit, listed
 from neoxargs.base.record import replace
 from neoxargs.facts.description import counted
 from neoxargs.migrate.as_is.keys import Fate, Program, conflict, entries, number, other_version, unknown_key
@@ -49,7 +49,8 @@ FILLED_IN = {
     *AUTO_VALUES, "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
 }  # fmt: skip
 #: Optimizers that DeepSpeed builds itself; their constructors refuse other arguments than those of the registry.
-OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
+SPELLINGS = ("Adam", "AdamW", "Lamb", "Lion", "Adagrad", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Muon")
+OPTIMIZERS = tuple(name.lower() for name in SPELLINGS)
 
 
 def program(given: str) -> Program:
@@ -69,7 +70,8 @@ def read(text: Text) -> Block | None:
         return None
     tree = found[0].tree if len(found) == 1 else Mapping([])
     known = [entry.key for entry in tree.entries if _is_known(entry.key)]
-    is_one = len(known) > 1 and is_deepspeed(tree) and not _is_run(tree)
+    # With a single key, only a file that has no other: it could be one of several files of a run.
+    is_one = len(known) > (1 if len(tree.entries) > 1 else 0) and is_deepspeed(tree) and not _is_run(tree)
     return without_placeholders(found[0]) if is_one else None
 
 
@@ -158,6 +160,8 @@ def _keys(tree: Mapping, section: str, program: Program, found: dict[str, Entry]
         parameter = REGISTRY.find(name)
         if parameter is None and isinstance(entry.value, Mapping):
             yield from _keys(entry.value, name, program, found)
+        elif name == "optimizer.type":
+            yield from _of_optimizer(entry.value)
         elif problem := _of_value(name, entry.value, parameter.type if parameter else None, found):
             yield problem
 
@@ -224,6 +228,17 @@ def _of_value(name: str, node: Node, wanted: Any, found: dict[str, Entry]) -> Pr
     what = f"{name} ({format_node(node)}) must be {describe_type(wanted)}"
     problem = _value(what, node, f"write {json.dumps(value)}", True)
     return replace(problem, edits=(Edit(node.place, "replace", json.dumps(value)),))
+
+
+def _of_optimizer(node: Node) -> Iterator[Problem]:
+    """Yield the problem of a misspelt optimizer; a name that resembles none may be one of torch.optim."""
+    kind = str(node.to_python())
+    near = [name for name in SPELLINGS if is_one_edit(kind, name)]
+    if near and kind.lower() not in OPTIMIZERS:
+        what = (
+            f"optimizer.type ({format_node(node)}) is not an optimizer of DeepSpeed: it refuses the name at the start"
+        )
+        yield _value(what, node, f"did you mean {listed(near)}?", False)
 
 
 def _value(what: str, node: Node, hint: str, refused: bool) -> Problem:
