@@ -65,7 +65,7 @@ class Run:
 class Fit:
     """The numbers that the plan assumes; names are those of assumptions.json."""
 
-    losses: float
+    slowdown: float
     error_time: float
     error_time_one: float
     error_memory: float
@@ -75,7 +75,7 @@ class Fit:
 
     def deviation(self, run: Run) -> float:
         """log(measured / planned), with the loss."""
-        return run.error - (math.log(self.losses) if run.kind == SPEED and run.several else 0.0)
+        return run.error - (math.log(self.slowdown) if run.kind == SPEED and run.several else 0.0)
 
     def error(self, run: Run) -> float:
         """The factor of a run's interval."""
@@ -100,7 +100,7 @@ def runs_of(files: Iterable[Path]) -> list[Run]:
 
 def _run(row: dict[str, str], compared: published.Comparison, plan: Plan) -> Run:
     is_time, several = compared.kind == SPEED, plan.layout.ranks > 1
-    loss = math.log(DEFAULT.losses) if is_time and several else 0.0
+    loss = math.log(DEFAULT.slowdown) if is_time and several else 0.0
     # a rate is too high where a time is too low
     error = math.log(compared.ratio) * (1 if is_time else -1) + loss
     foreign = bool(FOREIGN.search(row["note"]))
@@ -162,7 +162,7 @@ def fit(runs: Sequence[Run]) -> Fit:
     held = quantile([run for run in memory if not run.beyond], off)
     far = [run for run in runs if run.beyond or run.foreign]
     return Fit(
-        losses=math.exp(loss),
+        slowdown=math.exp(loss),
         error_time=math.exp(within),
         error_time_one=math.exp(one),
         error_memory=math.exp(held),

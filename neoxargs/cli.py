@@ -235,11 +235,12 @@ def plan(words: list[str]) -> int:
     add_json(parser)
     add_arguments(parser)
     arguments = parse(parser, words)
-    if len(arguments.files) != 1 or not arguments.files[0].endswith(".sh"):
+    file, *others = arguments.files
+    if others or not file.endswith(programs.SHELL_SCRIPTS):
         return run(arguments)
     from neoxargs.migrate.sources import run_of_script
 
-    return run(arguments, [run_of_script(arguments.files[0])])
+    return run(arguments, [run_of_script(file)])
 
 
 def preview(words: list[str]) -> int:

@@ -56,6 +56,11 @@ class Place(NamedTuple):
     width: int = 1
     """Number of characters to underline."""
 
+    @property
+    def written(self) -> str:
+        """The characters of the range."""
+        return self.text[self.column - 1 :][: self.width]
+
     def __str__(self) -> str:
         if self.file == SET:
             return f"{SET} {without_secrets(self.text)}"

@@ -19,6 +19,9 @@ READERS = ("generate", "eval")
 #: The shipped programs by file name.
 PROGRAMS: dict[str, Program] = {"train.py": "train", "generate.py": "generate", "eval.py": "eval"}
 
+#: Ends of the names of launch scripts, of which `plan` takes the run that they start.
+SHELL_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+
 # Modules that are started with `python -m`. No import checker sees such a name, so all of them stand here.
 CLI = "neoxargs.cli"
 LOCAL_RANKS = "neoxargs.train.local_ranks"

@@ -16,7 +16,7 @@ from neoxargs.base.record import Record
 from neoxargs.commands.explain.catalogue import catalogue
 from neoxargs.plan.given.devices import DEVICES, NETWORKS
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.types import choices_of
+from neoxargs.registry.types import words_of
 
 SHELLS = ("bash", "zsh", "fish")
 #: What follows an option or a command instead of words that are known.
@@ -85,8 +85,7 @@ def _takes(action: argparse.Action) -> str:
 def _settings() -> Iterator[str]:
     """Yield `KEY=` of every parameter, and `KEY=VALUE` for each value that its type names."""
     for parameter in REGISTRY.parameters.values():
-        values = [str(value).lower() if isinstance(value, bool) else value for value in choices_of(parameter.type)]
-        yield from (f"{parameter.name}={value}" for value in ("", *values))
+        yield from (f"{parameter.name}={value}" for value in ("", *words_of(parameter.type)))
 
 
 def _names() -> list[str]:

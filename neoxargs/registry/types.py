@@ -37,6 +37,11 @@ def choices_of(kind: Any) -> list[Any]:
     return [value for part in get_args(kind) for value in choices_of(part)]
 
 
+def words_of(kind: Any) -> list[str]:
+    """Return these values as YAML has them."""
+    return [str(value).lower() if isinstance(value, bool) else str(value) for value in choices_of(kind)]
+
+
 Count = Annotated[int, Bound(ge=1)]
 Layers = Annotated[int, Bound(ge=1, le=10_000)]
 Natural = Annotated[int, Bound(ge=0)]

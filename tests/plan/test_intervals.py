@@ -77,14 +77,14 @@ def run(bench: ModuleType, source: str, error: float, **changes: Any) -> Any:
 def test_every_source_has_the_same_weight(bench: ModuleType) -> None:
     """A hundred runs of one source that are as planned do not outweigh two sources that are slower."""
     runs = [run(bench, "large", 0.0) for _ in range(100)] + [run(bench, "b", 0.2), run(bench, "c", 0.3)]
-    assert bench.fit(runs).losses == pytest.approx(math.exp(0.2))
+    assert bench.fit(runs).slowdown == pytest.approx(math.exp(0.2))
     assert bench.fit(runs).error_time == pytest.approx(math.exp(0.2))
 
 
 def test_a_source_that_is_left_out_does_not_choose_its_numbers(bench: ModuleType) -> None:
     runs = [run(bench, name, error) for name, error in (("a", 0.0), ("b", 0.1), ("c", 5.0))]
     found = {each.source: numbers for each, numbers in bench.left_out(runs)}
-    assert found["c"].losses < 1.2 < found["a"].losses
+    assert found["c"].slowdown < 1.2 < found["a"].slowdown
     assert not found["c"].holds(runs[2])
 
 
@@ -92,7 +92,7 @@ def test_runs_of_other_kernels_only_widen_what_is_beyond(bench: ModuleType) -> N
     usual = [run(bench, name, error) for name, error in (("a", 0.0), ("b", 0.1), ("c", 0.2))]
     odd = run(bench, "d", 2.0, foreign=True)
     plain, other = bench.fit(usual), bench.fit([*usual, odd])
-    assert (plain.losses, plain.error_time) == (other.losses, other.error_time)
+    assert (plain.slowdown, plain.error_time) == (other.slowdown, other.error_time)
     assert plain.beyond_time == 1 < other.beyond_time
 
 
@@ -150,7 +150,7 @@ def test_what_no_source_covers_is_named_and_less_sure(
 def test_one_gpu_has_no_loss_and_an_error_of_its_own(middle: str) -> None:
     one, two = planned(middle, gpus=1), planned(middle, gpus=2)
     assert one.speed.lost == 0 and one.time_error == DEFAULT.error_time_one
-    assert two.speed.lost == pytest.approx((1 - 1 / DEFAULT.losses) * two.speed.step)
+    assert two.speed.lost == pytest.approx((1 - 1 / DEFAULT.slowdown) * two.speed.step)
 
 
 def test_json_has_intervals_beside_the_values(middle: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from neoxargs.base.shipped import CONFIGS
 from neoxargs.base.text import format_bytes, format_duration
@@ -80,10 +81,9 @@ def _machine(answers: Answers) -> str:
 
 def _data(answers: Answers) -> list[str]:
     paths = answers.data or [STDLIB]
-    kind = "vocab_file" if answers.tokenizer.endswith((".json", ".model")) else ""
-    types = {".json": "HFTokenizer", "model": "SPMTokenizer"}
-    tokenizer = [f"tokenizer_type: {types[answers.tokenizer[-5:]] if kind else answers.tokenizer}"]
-    tokenizer += [f"vocab_file: {yaml_value(answers.tokenizer)}"] if kind else []
+    of_file = {".json": "HFTokenizer", ".model": "SPMTokenizer"}.get(Path(answers.tokenizer).suffix)
+    tokenizer = [f"tokenizer_type: {of_file or answers.tokenizer}"]
+    tokenizer += [f"vocab_file: {yaml_value(answers.tokenizer)}"] if of_file else []
     if files := GOALS[answers.goal].files:
         names = {
             "chosen": ["pos_train"],

@@ -18,7 +18,7 @@ from neoxargs.commands.check.table import find_table, read_table
 from neoxargs.commands.explain.command import explain
 from neoxargs.commands.lsp.cursor import Cursor
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.registry.types import choices_of
+from neoxargs.registry.types import choices_of, words_of
 from neoxargs.resolve import Draft, draft
 from neoxargs.resolve.keys.corrections import current_names
 from neoxargs.resolve.values.describe_type import describe_type
@@ -126,7 +126,7 @@ class Edited:
         here = [edit for edit in self._old_names if edit.where.line == line + 1]
         for edit in here:
             if after := self._same_values([edit]):
-                yield f"rename {edit.where.text[edit.where.column - 1 :][: edit.where.width]} to {edit.text}", after
+                yield f"rename {edit.where.written} to {edit.text}", after
         if here and len(self._old_names) > 1 and (after := self._same_values(self._old_names)):
             yield f"rename all {len(self._old_names)} old keys of this file", after
 
@@ -237,10 +237,10 @@ def _keys(section: str) -> Iterator[Completion]:
 
 def _values_of(name: str) -> Iterator[Completion]:
     parameter = REGISTRY.find(name)
-    for value in choices_of(parameter.type) if parameter else ():
-        default = " (default)" if parameter and parameter.default == value else ""
-        word = str(value).lower() if isinstance(value, bool) else str(value)
-        yield Completion(word, f"{name}{default}", parameter.description if parameter else "")
+    if parameter:
+        for value, word in zip(choices_of(parameter.type), words_of(parameter.type), strict=True):
+            default = " (default)" if parameter.default == value else ""
+            yield Completion(word, f"{name}{default}", parameter.description)
 
 
 def other_places(problem: Problem) -> list[tuple[str, int, int]]:

@@ -76,9 +76,8 @@ def line_of(plan: Mapping[str, Any], name: str = "") -> str:
     if "stages" not in plan:
         errors = [each["what"] for each in plan.get("problems", ()) if each["severity"] == "error"]
         return f"{head}no plan: {errors[0] if errors else 'deepy plan failed'}"
-    device, ranks, fits = plan["planned_for"], plan["ranks"], plan["fits"]
-    verdict = {True: "fits", False: "does not fit", None: "no verdict"}[fits]
-    if fits is False and plan["overflows_in"] is None:
+    device, ranks, verdict = plan["planned_for"], plan["ranks"], plan["verdict"]
+    if plan["fits"] is False and plan["overflows_in"] is None:
         verdict = f"does not fit the host's {format_bytes(plan['host']['memory'])}"
     peak = format_bytes(max(stage["peak"] for stage in plan["stages"]))
     limit = f" of {format_bytes(device['usable'])}" if device["usable"] else ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Edit, Problem, Problems, close_matches, is_one_edit, listed
+from neoxargs.base.problems import Edit, Problem, close_matches, is_one_edit, listed
 from neoxargs.migrate.as_is import deepspeed
 from neoxargs.migrate.as_is.keys import Program, Settings, conflict, entries, other_version, settings, unknown_key
 from neoxargs.migrate.as_is.trainer import WORDS, fits, loaded
@@ -168,7 +167,7 @@ def _with_json(found: Mapping[str, Entry], file: Entry, text: Text) -> Iterator[
     severity: Literal["error", "warning"]
     severity = "error" if kind and str(kind.value.to_python()) == "DEEPSPEED" else "warning"
     name = str(file.value.to_python())
-    theirs = _json(name, text)
+    theirs = deepspeed.named(name, text)
     names = {key: f"deepspeed_config.{key}" for key in REFUSED} | {"mixed_precision": "mixed_precision"}
     for key, dotted in names.items():
         if dotted not in found or (key == "mixed_precision" and is_null(found[dotted].value)):
@@ -184,15 +183,3 @@ def _with_json(found: Mapping[str, Entry], file: Entry, text: Text) -> Iterator[
     if theirs is not None and "zero_optimization" not in theirs:
         what = f"{name} has no section zero_optimization, which Accelerate requires"
         yield conflict(what, file.place, "add it, for example with stage 0", severity=severity)
-
-
-def _json(name: str, text: Text) -> dict[str, Entry] | None:
-    """Return the entries of the DeepSpeed JSON that a file names, relative to it or to this folder."""
-    for path in (os.path.join(os.path.dirname(text.name), name), name):
-        try:
-            with open(path, encoding="utf-8") as file:
-                block = deepspeed.read(Text(path, file.read()))
-        except (OSError, ValueError, Problems):
-            continue
-        return entries(block.tree) if block else None
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, is_one_edit, listed
 from neoxargs.base.record import replace
+from neoxargs.checks import trainer
 from neoxargs.facts.description import counted
 from neoxargs.migrate.as_is.keys import Fate, Program, conflict, entries, number, other_version, unknown_key
 from neoxargs.migrate.deepspeed.convert import is_deepspeed
@@ -49,8 +51,7 @@ FILLED_IN = {
     *AUTO_VALUES, "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
 }  # fmt: skip
 #: Optimizers that DeepSpeed builds itself; their constructors refuse other arguments than those of the registry.
-SPELLINGS = ("Adam", "AdamW", "Lamb", "Lion", "Adagrad", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Muon")
-OPTIMIZERS = tuple(name.lower() for name in SPELLINGS)
+OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
 
 
 def program(given: str) -> Program:
@@ -73,6 +74,18 @@ def read(text: Text) -> Block | None:
     # With a single key, only a file that has no other: it could be one of several files of a run.
     is_one = len(known) > (1 if len(tree.entries) > 1 else 0) and is_deepspeed(tree) and not _is_run(tree)
     return without_placeholders(found[0]) if is_one else None
+
+
+def named(name: str, text: Text) -> dict[str, Entry] | None:
+    """Return the entries of the DeepSpeed JSON that another file names, relative to it or to this folder."""
+    for path in (os.path.join(os.path.dirname(text.name), name), name):
+        try:
+            with open(path, encoding="utf-8") as file:
+                block = read(Text(path, file.read()))
+        except (OSError, ValueError, Problems):
+            continue
+        return entries(block.tree) if block else None
+    return None
 
 
 def _is_run(tree: Mapping) -> bool:
@@ -233,8 +246,8 @@ def _of_value(name: str, node: Node, wanted: Any, found: dict[str, Entry]) -> Pr
 def _of_optimizer(node: Node) -> Iterator[Problem]:
     """Yield the problem of a misspelt optimizer; a name that resembles none may be one of torch.optim."""
     kind = str(node.to_python())
-    near = [name for name in SPELLINGS if is_one_edit(kind, name)]
-    if near and kind.lower() not in OPTIMIZERS:
+    near = [name for name in trainer.OPTIMIZERS if is_one_edit(kind, name)]
+    if near and kind.lower() not in map(str.lower, near):
         what = (
             f"optimizer.type ({format_node(node)}) is not an optimizer of DeepSpeed: it refuses the name at the start"
         )

@@ -10,6 +10,7 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
 from neoxargs.base.record import Record, replace
 from neoxargs.registry.receivers import numbers
+from neoxargs.resolve.keys.corrections import in_its_quotes
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
 from neoxargs.resolve.yaml.read import File
 
@@ -84,7 +85,7 @@ def unknown_key(
     free = [name for name in names if name not in beside]
     near = [name for name in free if is_one_edit(entry.key, name)] or _same_word(entry.key, free)
     found = near if len(near) == 1 else close_matches(entry.key, free)
-    edits = (Edit(entry.place, "replace", _quoted(found[0], entry.place)),) if found == near and near else ()
+    edits = (Edit(entry.place, "replace", in_its_quotes(found[0], entry.place)),) if found == near and near else ()
     hint = f"did you mean {listed(found)}?" if found else "remove it" if fate != "may refuse" else ""
     severity: Literal["error", "warning"] = "error" if fate == "refuses" else "warning"
     return Problem(
@@ -97,12 +98,6 @@ def _same_word(key: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower() == plain]
 
 
-def _quoted(word: str, place: Place) -> str:
-    old = place.text[place.column - 1 :][: place.width]
-    quote = old[0] if old[:1] in ("'", '"') else ""
-    return f"{quote}{word}{quote}"
-
-
 def other_version(
     name: str, place: Place, program: Program, since: str, until: str, instead: str = "", does: str = "does not have"
 ) -> Iterator[Problem]:
@@ -113,8 +108,8 @@ def other_version(
     if until and not program.is_before(until):
         change = f"version {until} {f'has {instead} in its place' if instead else 'has it no more'}"
         hint = f"write {instead}" if instead else f"remove it, or use {program.name} before {until}"
-        written = place.text[place.column - 1 :][: place.width].strip("'\"")
-        edits = (Edit(place, "replace", _quoted(instead, place)),) if instead and written == name else ()
+        is_written = place.written.strip("'\"") == name
+        edits = (Edit(place, "replace", in_its_quotes(instead, place)),) if instead and is_written else ()
     elif since and program.is_before(since):
         change, hint, edits = f"it came with version {since}", f"remove it, or use {program.name} {since} or newer", ()
     else:

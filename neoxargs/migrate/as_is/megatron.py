@@ -173,7 +173,7 @@ def _unknown(name: str, flag: Flag, command: Command) -> Iterator[Problem]:
     if not near and not (command.is_own and not command.is_fork):
         return
     what = f"{name} is not a flag of Megatron-LM, and its parser refuses unknown flags"
-    written = flag.place.text[flag.place.column - 1 :][: len(name)]
+    written = flag.place._replace(width=len(name)).written
     edits = (
         (Edit(flag.place._replace(width=len(name)), "replace", near[0]),) if len(near) == 1 and written == name else ()
     )

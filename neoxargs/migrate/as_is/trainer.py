@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -236,19 +235,7 @@ def _evaluations(values: _Values) -> Iterator[Problem]:
 def _in_json(found: dict[str, Entry], text: Text, gpus: int | None) -> Iterator[Problem]:
     """Yield each value that differs between the arguments and the DeepSpeed JSON that they name."""
     node = found["deepspeed"].value
-    if isinstance(node, Mapping):
-        theirs = entries(node)
-    else:
-        name = str(node.to_python())
-        path = next(
-            (path for path in (os.path.join(os.path.dirname(text.name), name), name) if os.path.isfile(path)), ""
-        )
-        try:
-            with open(path, encoding="utf-8") as file:
-                block = deepspeed.read(Text(path, file.read()))
-        except (OSError, ValueError, Problems):
-            return
-        theirs = entries(block.tree) if block else {}
+    theirs = entries(node) if isinstance(node, Mapping) else deepspeed.named(str(node.to_python()), text) or {}
     for key, argument in SAME_IN_JSON.items():
         entry, own = theirs.get(key), found.get(argument)
         value = own.value.to_python() if own else DEFAULTS[argument]

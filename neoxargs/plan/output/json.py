@@ -12,7 +12,7 @@ from neoxargs.plan.given.errors import Interval
 from neoxargs.plan.given.placement import rank_placements
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.breakdown import RankMemory
-from neoxargs.plan.output.wording import assumption_notes
+from neoxargs.plan.output.wording import assumption_notes, verdict
 from neoxargs.plan.time.speed import Speed, bubble_share
 from neoxargs.runs import summary
 
@@ -24,6 +24,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "problems": [problem.to_json() for problem in plan.warnings],
         "fits": plan.fits if plan.has_verdict else None,
         "odds": plan.odds,
+        "verdict": verdict(plan).partition(": ")[0],
         "overflows_in": plan.overflows_in,
         "planned_for": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.to_json(plan.spec),

@@ -130,7 +130,7 @@ def estimate_speed(
         ranks=layout.ranks,
         train_iters=config.training.train_iters,
     )
-    share = assumed.losses - 1 if layout.ranks > 1 and device.kind == "cuda" else 0.0
+    share = assumed.slowdown - 1 if layout.ranks > 1 and device.kind == "cuda" else 0.0
     return replace(speed, lost=share * speed.step)
 
 

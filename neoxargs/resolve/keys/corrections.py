@@ -113,17 +113,21 @@ def _is_nearest(key: Key, spelling: str) -> bool:
 
 def _spelled(word: str, place: Place, name: str) -> str:
     """Return a key with the quotes and, unless it is one of DeepSpeed's, with the hyphens of the one it replaces."""
-    old = place.text[place.column - 1 :][: place.width]
-    quote = old[0] if old[0] in "\"'" else ""
     parameter = REGISTRY.find(name)
-    if "-" in old and "_" not in old and parameter and "DSC" not in parameter.origins:
+    if "-" in place.written and "_" not in place.written and parameter and "DSC" not in parameter.origins:
         word = word.replace("_", "-")
+    return in_its_quotes(word, place)
+
+
+def in_its_quotes(word: str, place: Place) -> str:
+    """Return a word with the quotes of the one that it replaces."""
+    quote = place.written[0] if place.written[:1] in ("'", '"') else ""
     return f"{quote}{word}{quote}"
 
 
 def _is_on_one_line(node: Node) -> bool:
     """Return whether the place of a value is all of it."""
-    written = node.place.text[node.place.column - 1 :][: node.place.width]
+    written = node.place.written
     if isinstance(node, Scalar):
         return written == node.text or (node.quoted and len(written) > 1 and written[0] == written[-1])
     return written[:1] in ("[", "{") and written[-1:] in ("]", "}")

@@ -206,7 +206,7 @@ def _current_name(section: str) -> str:
 
 def _two_spellings(first: Place, entry: Entry) -> str:
     """Name the two spellings of a parameter if they differ by more than `-` and `_`; else return ""."""
-    before = normal(first.text[first.column - 1 :][: first.width].strip("\"'"))
+    before = normal(first.written.strip("\"'"))
     now = normal(entry.key)
     return "" if before == now or first.file == SET else f", as {before} and as {now}"
 

@@ -93,7 +93,7 @@ def line_problem(line: Place) -> Problem | None:
 
 def _edits(problem_id: str, line: Place, key: str, value: str) -> tuple[Edit, ...]:
     """Return the edit of a line with a mistake that has one meaning."""
-    content = line.text[line.column - 1 :][: line.width]
+    content = line.written
     if problem_id == "yaml-foreign-comment" and content.startswith("//"):
         return (Edit(line._replace(width=2), "replace", "#"),)
     if problem_id == "yaml-foreign-space":

@@ -317,13 +317,14 @@ def test_the_plan_of_the_saved_file(editor: Editor, path: Path, run: Path, capsy
 
 def test_what_a_plan_says_in_a_line() -> None:
     plan: dict[str, Any] = {
-        "parameters": 124e6, "ranks": 8, "fits": True, "overflows_in": None,
+        "parameters": 124e6, "ranks": 8, "fits": True, "verdict": "fits", "overflows_in": None,
         "stages": [{"peak": 2**34}, {"peak": 2**35}],
         "planned_for": {"name": "H100-80GB", "usable": 2**36}, "host": {"memory": 2**37}, "speed": {"total": 3e5},
     }  # fmt: skip
     others: list[dict[str, Any]] = [
-        {}, {"fits": False, "overflows_in": "backward"}, {"fits": False},
-        {"fits": None, "planned_for": {"name": "GPU", "usable": None}},
+        {}, {"fits": False, "verdict": "does not fit", "overflows_in": "backward"},
+        {"fits": False, "verdict": "does not fit"},
+        {"fits": None, "verdict": "no verdict", "planned_for": {"name": "GPU", "usable": None}},
         {"planned_for": {"name": "CPU", "usable": None}, "ranks": 1},
     ]  # fmt: skip
     pinned("\n".join([*(line_of(plan | other) for other in others), line_of({})]))
