@@ -240,7 +240,8 @@ def plan(words: list[str]) -> int:
         return run(arguments)
     from neoxargs.migrate.sources import run_of_script
 
-    return run(arguments, [run_of_script(file)])
+    text, left_out = run_of_script(file)
+    return run(arguments, [text], left_out)
 
 
 def preview(words: list[str]) -> int:

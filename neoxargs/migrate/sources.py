@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem, Problems, has_errors, report
+from neoxargs.base.problems import Place, Problem, Problems, has_errors
 from neoxargs.migrate.deepspeed.accelerate import Accelerate
 from neoxargs.migrate.deepspeed.command import DeepSpeed
 from neoxargs.migrate.megatron.command import Megatron
@@ -23,8 +23,8 @@ FALLBACK = NeoX()
 SOURCES: tuple[Source, ...] = (Accelerate(), FALLBACK, Megatron(), DeepSpeed())
 
 
-def run_of_script(file: str) -> Text:
-    """Return the run that a Megatron-LM script starts, as YAML; print what it leaves out. Raises Problems."""
+def run_of_script(file: str) -> tuple[Text, list[Problem]]:
+    """Return the run that a Megatron-LM script starts, as YAML, and what it leaves out. Raises Problems."""
     (text,) = read_texts([file])
     result = Megatron().converts([text], Options(environ=os.environ))
     left_open = (f"the script leaves this open: {line.removeprefix('TODO: ')}" for line in result.to_do)
@@ -33,8 +33,7 @@ def run_of_script(file: str) -> Text:
     ]
     if has_errors(result.problems):
         raise Problems(result.problems)
-    report(result.problems, end="\n\n")
-    return Text(f"{file}, as YAML", result.text)
+    return Text(f"{file}, as YAML", result.text), result.problems
 
 
 def source_of(text: Text) -> Source:

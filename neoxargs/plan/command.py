@@ -22,10 +22,16 @@ from neoxargs.resolve import Draft
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
 
-def run(arguments: argparse.Namespace, texts: Sequence[Text] = ()) -> int:
-    """Run `deepy plan` with its parsed command line and return the exit code. texts: in place of its files."""
-    options = replace(options_of(arguments), texts=texts)
-    if arguments.search or arguments.fewest:
+def run(arguments: argparse.Namespace, texts: Sequence[Text] = (), left_out: Sequence[Problem] = ()) -> int:
+    """Run `deepy plan` with its parsed command line and return the exit code.
+
+    texts: in place of its files. left_out: what their conversion leaves out.
+    """
+    options = replace(options_of(arguments), texts=texts, left_out=left_out)
+    is_search = arguments.search or arguments.fewest
+    if is_search or not options.as_json:
+        report(left_out, end="\n\n")
+    if is_search:
         from neoxargs.plan.search.command import SearchOptions, run_search
 
         search = SearchOptions(arguments.fewest, arguments.left_out, arguments.write, arguments.html)
@@ -59,7 +65,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
     if options.as_json:
         from neoxargs.plan.output.json import to_json
 
-        print(json.dumps(to_json(plan, suggestions), indent=1))
+        print(json.dumps(to_json(plan, suggestions, options.left_out), indent=1))
     else:
         from neoxargs.plan.output.text import to_text
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, sentence
 from neoxargs.base.request import Request
+from neoxargs.commands.check.command import other_program
 from neoxargs.commands.check.fix import Find, Found, correct, find_in
 from neoxargs.commands.check.table import find_table, read_table
 from neoxargs.commands.explain.command import explain
@@ -70,12 +71,17 @@ class Edited:
         keys = {normal(key) for key in _TOP_KEY.findall(self.text.text)}
         return any(REGISTRY.find(key) or key in REGISTRY.sections for key in keys)
 
+    @cached_property
+    def is_others(self) -> bool:
+        """Whether another program reads the file, and its problems are those for that program."""
+        return not self.is_ours and other_program([self.text], self.runs[0].request) is not None
+
     # -- problems ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def problems(self) -> list[Problem]:
         """The problems of this file in its runs, each once; no files that it names are read."""
-        if not self.is_ours:
+        if not (self.is_ours or self.is_others):
             return []
         try:
             found = [each for of_run in self.find([self.text]) for each in of_run.problems]

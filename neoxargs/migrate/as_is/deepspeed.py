@@ -22,6 +22,7 @@ from neoxargs.migrate.deepspeed.placeholders import without_placeholders
 from neoxargs.registry import REGISTRY, receivers
 from neoxargs.registry.data_file import strict_keys
 from neoxargs.resolve.derive import before_ranks
+from neoxargs.resolve.keys.corrections import in_its_quotes, value_edits
 from neoxargs.resolve.keys.letters import is_comment
 from neoxargs.resolve.merge import draft_of
 from neoxargs.resolve.values.auto import AUTO, AUTO_VALUES
@@ -50,6 +51,11 @@ RULES: dict[str, Literal["error", "warning"]] = {
 FILLED_IN = {
     *AUTO_VALUES, "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
 }  # fmt: skip
+#: Key -> the names that DeepSpeed knows; others can be those of torch.
+NAMED = {
+    "optimizer.type": trainer.OPTIMIZERS,
+    "scheduler.type": ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"),
+}
 #: Optimizers that DeepSpeed builds itself; their constructors refuse other arguments than those of the registry.
 OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
 
@@ -173,9 +179,9 @@ def _keys(tree: Mapping, section: str, program: Program, found: dict[str, Entry]
         parameter = REGISTRY.find(name)
         if parameter is None and isinstance(entry.value, Mapping):
             yield from _keys(entry.value, name, program, found)
-        elif name == "optimizer.type":
-            yield from _of_optimizer(entry.value)
-        elif problem := _of_value(name, entry.value, parameter.type if parameter else None, found):
+        elif name in NAMED:
+            yield from _of_name(name, entry.value)
+        elif problem := _of_value(name, entry, parameter.type if parameter else None, found):
             yield problem
 
 
@@ -219,9 +225,9 @@ def _unknown(entry: Entry, section: str, beside: list[str], program: Program, fo
     return problem
 
 
-def _of_value(name: str, node: Node, wanted: Any, found: dict[str, Entry]) -> Problem | None:
+def _of_value(name: str, entry: Entry, wanted: Any, found: dict[str, Entry]) -> Problem | None:
     """Return the problem of a value that DeepSpeed refuses, or that can hardly be meant."""
-    section = name.rpartition(".")[0]
+    node, section = entry.value, name.rpartition(".")[0]
     is_strict = name in strict_keys() or section in strict_keys()
     if _is_auto(node):
         return _of_auto(name, node, wanted, is_strict)
@@ -231,11 +237,12 @@ def _of_value(name: str, node: Node, wanted: Any, found: dict[str, Entry]) -> Pr
     if wanted is None:
         what, hint = f"{name} ({format_node(node)}) must be a section", "write { ... }"
         return _value(what, node, hint, name in strict_keys())
-    refused = (is_strict and not _accepts(wanted, node.to_python())) or (name in BATCH and number(node) is None)
+    refused = (is_strict and not _accepts(wanted, node.to_python())) or (name in BATCH and not (number(node) or 0) > 0)
     try:
         value = coerce(node, wanted)
     except Mismatch as mismatch:
-        return _value(mismatch.sentence(name), node, mismatch.advice, refused)
+        problem = _value(mismatch.sentence(name), node, mismatch.advice, refused)
+        return replace(problem, edits=tuple(_of_json(edit, wanted) for edit in value_edits(entry, mismatch)))
     if not refused:
         return None
     what = f"{name} ({format_node(node)}) must be {describe_type(wanted)}"
@@ -243,15 +250,20 @@ def _of_value(name: str, node: Node, wanted: Any, found: dict[str, Entry]) -> Pr
     return replace(problem, edits=(Edit(node.place, "replace", json.dumps(value)),))
 
 
-def _of_optimizer(node: Node) -> Iterator[Problem]:
-    """Yield the problem of a misspelt optimizer; a name that resembles none may be one of torch.optim."""
-    kind = str(node.to_python())
-    near = [name for name in trainer.OPTIMIZERS if is_one_edit(kind, name)]
-    if near and kind.lower() not in map(str.lower, near):
-        what = (
-            f"optimizer.type ({format_node(node)}) is not an optimizer of DeepSpeed: it refuses the name at the start"
-        )
-        yield _value(what, node, f"did you mean {listed(near)}?", False)
+def _of_json(edit: Edit, wanted: Any) -> Edit:
+    """Return an edit of a value that writes it as JSON, a number or `true` without quotes."""
+    return replace(edit, text=json.dumps(coerce(edit.text.strip("'\""), wanted)))
+
+
+def _of_name(name: str, node: Node) -> Iterator[Problem]:
+    """Yield the problem of a misspelt optimizer or scheduler; a name that resembles none may be one of torch."""
+    kind, any_case = str(node.to_python()), name == "optimizer.type"
+    same = [each for each in NAMED[name] if each == kind or (any_case and each.lower() == kind.lower())]
+    near = [each for each in NAMED[name] if is_one_edit(kind.lower(), each.lower()) or each.lower() == kind.lower()]
+    if near and not same:
+        what = f"{name} ({format_node(node)}) is no name that DeepSpeed knows: it refuses it at the start"
+        edits = (Edit(node.place, "replace", in_its_quotes(near[0], node.place)),) if len(near) == 1 else ()
+        yield replace(_value(what, node, f"did you mean {listed(near)}?", False), edits=edits)
 
 
 def _value(what: str, node: Node, hint: str, refused: bool) -> Problem:

@@ -101,12 +101,12 @@ def _same_word(key: str, names: Iterable[str]) -> list[str]:
 def other_version(
     name: str, place: Place, program: Program, since: str, until: str, instead: str = "", does: str = "does not have"
 ) -> Iterator[Problem]:
-    """Yield the problem of a key that this version has no more or not yet.
+    """Yield the problem of a key that was removed before this version or added after it.
 
     since, until: the versions that introduced and removed it. does: what this version does with it.
     """
     if until and not program.is_before(until):
-        change = f"version {until} {f'has {instead} in its place' if instead else 'has it no more'}"
+        change = f"version {until} {f'replaced it with {instead}' if instead else 'removed it'}"
         hint = f"write {instead}" if instead else f"remove it, or use {program.name} before {until}"
         is_written = place.written.strip("'\"") == name
         edits = (Edit(place, "replace", in_its_quotes(instead, place)),) if instead and is_written else ()

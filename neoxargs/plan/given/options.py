@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
+from neoxargs.base.problems import Problem
 from neoxargs.base.request import Request
 from neoxargs.plan.given.assumptions import list_assumptions
 from neoxargs.plan.given.devices import DEVICES, NETWORKS
@@ -36,6 +37,8 @@ class PlanOptions(Request):
     """`KEY=VALUE` strings that replace assumptions."""
     texts: Sequence[Text] = ()
     """What to plan in place of the files, if another program's script was converted."""
+    left_out: Sequence[Problem] = ()
+    """What the conversion leaves out."""
 
     def draft(self) -> Draft:
         """Return the configuration. Raises Problems."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from neoxargs.base.problems import Problem
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.errors import Interval
@@ -17,11 +18,14 @@ from neoxargs.plan.time.speed import Speed, bubble_share
 from neoxargs.runs import summary
 
 
-def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
-    """Return the plan. Sizes in bytes, times in seconds; placements: [host, slot, tensor, pipe, data] of each rank."""
+def to_json(plan: Plan, suggestions: Sequence[Suggestion], left_out: Sequence[Problem] = ()) -> dict[str, Any]:
+    """Return the plan. Sizes in bytes, times in seconds; placements: [host, slot, tensor, pipe, data] of each rank.
+
+    left_out: what the plan does not contain of another program's script.
+    """
     return {
         "ok": plan.fits,
-        "problems": [problem.to_json() for problem in plan.warnings],
+        "problems": [problem.to_json() for problem in (*left_out, *plan.warnings)],
         "fits": plan.fits if plan.has_verdict else None,
         "odds": plan.odds,
         "verdict": verdict(plan).partition(": ")[0],

@@ -209,6 +209,14 @@ def test_files_of_other_programs_are_left_alone(editor: Editor) -> None:
     assert editor.type("version: 3\nnum_layers: x\n") != []
 
 
+def test_an_accelerate_yaml_is_judged_for_accelerate(editor: Editor) -> None:
+    """It has no key of ours."""
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nmixed_precisoin: bf16\n"
+    assert editor.type(text) == [("other-program-key", 3, 0)]
+    [correct, _] = editor.actions(3)
+    assert editor.lenses() == [] and editor.type(editor.after(correct)) == []
+
+
 def test_positions_are_in_utf_16(editor: Editor) -> None:
     """In which the character in this line has two units; another editor may ask for other units."""
     assert ("unknown-key", 11, len("lora: {note😀: 1, ") + 1) in editor.type(f"{RIGHT}lora: {{note😀: 1, rnak: 8}}\n")

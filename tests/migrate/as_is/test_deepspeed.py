@@ -13,6 +13,7 @@ from neoxargs.base.problems import render
 from neoxargs.migrate.as_is.files import Checked, checked
 from neoxargs.registry import receivers
 from neoxargs.registry.data_file import strict_keys
+from neoxargs.resolve.yaml.edit import corrected
 from tests.support import deepspeed_spy
 from tests.support.snapshots import pinned
 
@@ -73,7 +74,7 @@ REFUSED: dict[str, list[Any]] = {
     "bf16.bf16_optimizer_states": [True],
     "tensorboard.enable": [True],
     "flops_profiler": [],
-    "train_batch_size": ["16", 9],
+    "train_batch_size": ["16", 9, 0, -8],
 }
 ACCEPTED: dict[str, list[Any]] = {
     "zero_optimization": [True],
@@ -126,6 +127,28 @@ def test_the_sentences() -> None:
     }
     text = json.dumps(values, indent=1).replace('"lr"', '"lr": 1, "lr"').replace("1e-", "# a comment\n1e-")
     pinned(render(check(text).problems))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("optimizer.type", "Adm", "Adam"),
+        ("scheduler.type", "WarmupLr", "WarmupLR"),
+        ("zero_optimization.offload_optimizer.device", "cpuu", "cpu"),
+        ("communication_data_type", "fp61", "fp16"),
+        ("wall_clock_breakdown", "tru", True),
+        ("zero_optimization.stage", "two", None),
+        ("optimizer.type", "Adamm", None),  # Adam or AdamW
+        ("optimizer.type", "Sophia", None),
+    ],
+)
+def test_misspelt_choices_are_corrected_where_only_one_can_be_meant(name: str, wrong: str, right: Any) -> None:
+    text = json.dumps(with_value(name, wrong), indent=1)
+    edits = [edit for problem in check(text).problems for edit in problem.edits]
+    assert bool(edits) == (right is not None)
+    after = corrected(Text("ds.json", text), edits).text
+    assert json.loads(after) == with_value(name, wrong if right is None else right)
+    assert right is None or check(after).problems == []
 
 
 def test_a_batch_that_the_gpus_cannot_have() -> None:

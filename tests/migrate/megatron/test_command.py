@@ -516,7 +516,12 @@ def test_a_script_is_planned_as_the_run_that_it_starts(
         planned.append(capsys.readouterr())
     script, converted = (json.loads(each.out) for each in planned)
     assert script["stages"] == converted["stages"] and script["speed"] == converted["speed"]
-    pinned([line for line in planned[0].err.splitlines() if "warning" in line])
+    assert not planned[0].err and converted["problems"] == []
+    for words in (["--json"], ["--search", "--gpus", "8"]):
+        assert main(["plan", "run.sh", "--device", "H100", *words]) == 0
+        printed = capsys.readouterr()
+        assert words == ["--json"] or "the script leaves this open" in printed.err
+    pinned([f"{each['id']}: {each['what']}" for each in script["problems"]])
     Path("other.sh").write_text("echo hi\n")
     assert main(["plan", "other.sh", "--search"]) == 1
     assert "migrate-no-command" in capsys.readouterr().err
