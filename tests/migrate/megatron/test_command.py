@@ -520,7 +520,7 @@ def test_a_script_is_planned_as_the_run_that_it_starts(
     for words in (["--json"], ["--search", "--gpus", "8"]):
         assert main(["plan", "run.sh", "--device", "H100", *words]) == 0
         printed = capsys.readouterr()
-        assert words == ["--json"] or "the script leaves this open" in printed.err
+        assert words == ["--json"] or "script-not-whole" in printed.err
     pinned([f"{each['id']}: {each['what']}" for each in script["problems"]])
     Path("other.sh").write_text("echo hi\n")
     assert main(["plan", "other.sh", "--search"]) == 1
