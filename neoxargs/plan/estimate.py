@@ -133,6 +133,18 @@ class Plan:
         return self.speed.step * self.target.assumed.error_layouts
 
     @property
+    def peak_share(self) -> float:
+        """The model's operations per second, as a share of the device's peak rate in the run's precision."""
+        device = self.target.device
+        peak = device.single if self.config.precision.precision == "fp32" else device.half
+        return self.speed.tflops_per_device * 1e12 / peak
+
+    def cost(self, seconds: float) -> float | None:
+        """Return what all devices cost for this time; None without a price."""
+        price = self.target.price
+        return None if price is None else price * seconds / 3600 * self.layout.ranks
+
+    @property
     def fits(self) -> bool:
         return self.device_fits and self.host_fits
 

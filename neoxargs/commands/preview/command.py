@@ -25,19 +25,13 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     plan_options.add_target_arguments(parser)
-    price = "the price of one device for an hour, in any currency; prints the cost of the run"
-    parser.add_argument("--price", metavar="PRICE", type=_price, help=price)
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page with charts")
-
-
-def _price(text: str) -> float:
-    return plan_options.positive(text, "a price per device and hour")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if the run does not fit or would be refused. Raises Problems."""
     require_replaceable(arguments.html, BEGINNING)
-    forecast = Forecast(plan_of(plan_options.options_of(arguments)), arguments.price)
+    forecast = Forecast(plan_of(plan_options.options_of(arguments)))
     if arguments.html:
         from neoxargs.commands.preview.page import to_html
 

@@ -26,8 +26,6 @@ class Forecast(Record):
     """A plan, seen along its iterations."""
 
     plan: Plan
-    price: float | None = None
-    """Of one device for an hour."""
 
     @property
     def config(self) -> Config:
@@ -82,4 +80,4 @@ class Forecast(Record):
 
     @property
     def cost(self) -> float | None:
-        return None if self.price is None else self.price * self.seconds / 3600 * self.plan.layout.ranks
+        return self.plan.cost(self.seconds)

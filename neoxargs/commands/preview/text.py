@@ -8,7 +8,6 @@ from neoxargs.base.problems import listed
 from neoxargs.base.text import (
     format_count,
     format_duration,
-    format_number,
     format_percent,
     protect_names,
     shorten,
@@ -17,7 +16,7 @@ from neoxargs.base.text import (
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.description import batch_equation, counted
 from neoxargs.facts.timeline_words import columns, evaluation, learning_rate, saves
-from neoxargs.plan.output.wording import ranged, verdict
+from neoxargs.plan.output.wording import priced, ranged, verdict
 from neoxargs.runs.summary import LABEL, WIDTH
 
 #: Differences that are listed at most.
@@ -68,9 +67,7 @@ def time(forecast: Forecast) -> str:
     said = f"about {ranged(seconds, plan.time_error, format_duration)} on {devices} as planned"
     if forecast.evaluation_seconds > 0.005 * seconds:
         said += f", evaluation {format_percent(forecast.evaluation_seconds, seconds)} of it"
-    if forecast.cost is not None:
-        said += f", cost {format_number(forecast.cost)} at {forecast.price:g} per device and hour"
-    return f"{said}; saving checkpoints is not counted"
+    return f"{said}{priced(plan, seconds)}; saving checkpoints is not counted"
 
 
 def _data(forecast: Forecast) -> Iterator[str]:

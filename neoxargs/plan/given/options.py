@@ -35,6 +35,8 @@ class PlanOptions(Request):
     """Bytes per second to other hosts, per GPU."""
     assume: Sequence[str] = ()
     """`KEY=VALUE` strings that replace assumptions."""
+    price: float | None = None
+    """Of one device for an hour."""
     texts: Sequence[Text] = ()
     """What to plan in place of the files, if another program's script was converted."""
     left_out: Sequence[Problem] = ()
@@ -74,6 +76,8 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)
     add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
+    price = "the price of one device for an hour, in any currency; prints the cost of the run"
+    add("--price", metavar="PRICE", type=_price, help=price)
     listing = "list all assumptions with their sources, and exit"
     add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
 
@@ -109,6 +113,7 @@ def options_of(arguments: argparse.Namespace) -> PlanOptions:
         attention=arguments.attention,
         network=arguments.network,
         assume=arguments.assume,
+        price=arguments.price,
     )
 
 
@@ -117,6 +122,10 @@ def _network(text: str) -> float:
     if text.lower() in NETWORKS:
         return NETWORKS[text.lower()]
     return positive(text, f"one of {', '.join(NETWORKS)}, or a rate in Gb/s") * 1e9 / 8
+
+
+def _price(text: str) -> float:
+    return positive(text, "a price per device and hour")
 
 
 def _gibibytes(text: str) -> float:

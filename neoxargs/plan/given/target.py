@@ -32,6 +32,8 @@ class Target:
     assumed: Assumptions = DEFAULT
     named: str = ""
     """The value of --device; empty if it is not given."""
+    price: float | None = None
+    """Of one device for an hour."""
 
     def warnings(self, config: Config) -> list[Problem]:
         """Return warnings about a configuration on this device."""
@@ -61,7 +63,8 @@ def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
         device = replace(device, memory=int(options.gpu_memory * GIB))
     if options.network:
         device = replace(device, network=options.network)
-    return Target(device, host_memory, not options.built_whole, assumptions_of(options), options.device or "")
+    assumed = assumptions_of(options)
+    return Target(device, host_memory, not options.built_whole, assumed, options.device or "", options.price)
 
 
 def assumptions_of(options: PlanOptions) -> Assumptions:

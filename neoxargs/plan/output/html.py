@@ -25,6 +25,7 @@ from neoxargs.plan.output.wording import (
     NOTHING_FITS,
     assumption_notes,
     describe_effect,
+    priced,
     ranged,
     ranks_per_host,
     verdict,
@@ -93,8 +94,9 @@ def _cards(plan: Plan) -> str:
         ("peak memory", ranged(peak, plan.memory_error, format_bytes), share),
         ("host memory", ranged(plan.host_peak, plan.memory_error, format_bytes), f"host with {ranks_per_host(plan)}"),
         ("speed", f"{ranged(speed.tflops_per_device, error, format_number)} TFLOP/s",
-         f"per device; {ranged(speed.tokens_per_second, error, format_number)} tokens/s"),
-        ("training", ranged(speed.total, error, format_duration), f"{speed.train_iters:,} steps"),
+         f"per device, {format_percent(plan.peak_share, 1)} of its peak rate; {ranged(speed.tokens_per_second, error, format_number)} tokens/s"),
+        ("training", ranged(speed.total, error, format_duration),
+         f"{speed.train_iters:,} steps{priced(plan, speed.total)}"),
     ]  # fmt: skip
     boxes = (f"<div><span>{label}</span><b>{value}</b><small>{note}</small></div>" for label, value, note in cards)
     return f'<div class="cards">{"".join(boxes)}</div>'

@@ -42,7 +42,9 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion], left_out: Sequence[Pr
             "memory": plan.target.host_memory,
             "interval": {"peak": Interval.of(plan.host_peak, plan.memory_error)},
         },
-        "speed": _speed(plan.speed, plan.time_error) | {"bubble_share": bubble_share(plan.config)},
+        "speed": _speed(plan.speed, plan.time_error)
+        | {"peak_share": plan.peak_share, "bubble_share": bubble_share(plan.config)},
+        "cost": plan.cost(plan.speed.total),
         "suggestions": [
             {"set": dict(each.changes), "peak": each.plan.fullest.peak, "cost": each.cost} for each in suggestions
         ],

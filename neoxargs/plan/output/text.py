@@ -28,6 +28,7 @@ from neoxargs.plan.output.wording import (
     NOTHING_FITS,
     assumption_notes,
     describe_effect,
+    priced,
     ranged,
     ranks_per_host,
     verdict,
@@ -160,11 +161,13 @@ def _speed(plan: Plan) -> Iterator[str]:
     estimate, error = plan.speed, plan.time_error
     device, training = plan.target.device, plan.config.training
     yield (
-        f"about {ranged(estimate.tflops_per_device, error, format_number)} TFLOP/s per {device.name}, "
+        f"about {ranged(estimate.tflops_per_device, error, format_number)} TFLOP/s per {device.name} "
+        f"({format_percent(plan.peak_share, 1)} of its peak rate), "
         f"{ranged(estimate.tokens_per_second, error, format_number)} tokens/s, "
         f"{ranged(estimate.step, error, format_duration)} per step"
     )
-    yield f"{training.train_iters:,} steps in about {ranged(estimate.total, error, format_duration)}"
+    in_all = f"{training.train_iters:,} steps in about {ranged(estimate.total, error, format_duration)}"
+    yield f"{in_all}{priced(plan, estimate.total)}"
     yield f"{format_number(estimate.flops_per_token)} floating-point operations per token, forward and backward"
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,

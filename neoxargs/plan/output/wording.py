@@ -38,6 +38,15 @@ def ranged(value: float, error: float, form: Callable[[float], str]) -> str:
     return f"{shown[0]} ({low} to {high})"
 
 
+def priced(plan: Plan, seconds: float) -> str:
+    """Return what this time costs, as the continuation of a sentence; empty without a price."""
+    cost = plan.cost(seconds)
+    if cost is None:
+        return ""
+    low, high = map(format_number, Interval.of(cost, plan.time_error))
+    return f", cost {format_number(cost)} ({low} to {high}) at {plan.target.price:g} per device and hour"
+
+
 #: Below these odds that a run fits, it does not; a tenth, as the interval is of 80 %.
 LEAST_ODDS = 0.1
 

@@ -75,12 +75,14 @@ def _front(result: Result) -> Iterator[str]:
     front = result.front
     if not front:
         return
-    yield f"{'step':>9}{'memory':>11}{'TFLOP/s':>9}{'tokens/s':>12}  layout"
+    cost = "" if front[0].cost is None else f"{'cost':>10}"
+    yield f"{'step':>9}{'memory':>11}{'TFLOP/s':>9}{'tokens/s':>12}{cost}  layout"
     for found in front[:MOST_LISTED]:
         speed = found.plan.speed
+        cost = "" if found.cost is None else f"{format_number(found.cost):>10}"
         yield (
             f"{format_duration(found.seconds):>9}{format_bytes(found.memory):>11}"
-            f"{format_number(speed.tflops_per_device):>9}{speed.tokens_per_second:>12,.0f}  {found.layout}"
+            f"{format_number(speed.tflops_per_device):>9}{speed.tokens_per_second:>12,.0f}{cost}  {found.layout}"
         )
     if len(front) > MOST_LISTED:
         yield f"... {len(front)} layouts in total, in order of step time; --json lists all"
@@ -173,6 +175,7 @@ def _as_json(found: Found, on_front: bool, as_fast: bool) -> dict[str, Any]:
         },
         "peak": found.memory,
         "host_peak": found.plan.host_peak,
+        "cost": found.cost,
         "tokens_per_second": speed.tokens_per_second,
         "tflops_per_device": speed.tflops_per_device,
         "shares": {name: getattr(speed, name) / speed.step for name in ("compute", *MEANWHILE)},

@@ -75,7 +75,8 @@ def _point(found: Found, on_line: bool) -> Point:
 
 def _table(front: Sequence[Found]) -> str:
     offloaded = any(found.layout.division.offload for found in front)
-    columns = [*COLUMNS[:2], *(["memory of a host"] if offloaded else []), *COLUMNS[2:]]
+    priced = ["cost"] if front[0].cost is not None else []
+    columns = [*COLUMNS[:2], *(["memory of a host"] if offloaded else []), COLUMNS[2], *priced, *COLUMNS[3:]]
     head = "".join(f"<th>{name}</th>" for name in columns)
     cells = (_cells(found, offloaded) for found in front)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
@@ -85,4 +86,5 @@ def _table(front: Sequence[Found]) -> str:
 def _cells(found: Found, with_host: bool) -> tuple[str, ...]:
     rate = format_number(found.plan.speed.tflops_per_device)
     host = [format_bytes(found.plan.host_peak)] if with_host else []
-    return format_duration(found.seconds), format_bytes(found.memory), *host, rate, str(found.layout)
+    cost = [] if found.cost is None else [format_number(found.cost)]
+    return format_duration(found.seconds), format_bytes(found.memory), *host, rate, *cost, str(found.layout)

@@ -40,6 +40,11 @@ class Found:
     def memory(self) -> int:
         return self.plan.fullest.peak
 
+    @property
+    def cost(self) -> float | None:
+        """Of the whole run; None without a price."""
+        return self.plan.cost(self.plan.speed.total)
+
 
 @dataclass(frozen=True)
 class LeftOut:
