@@ -38,9 +38,9 @@ from gpu_page import page  # noqa: E402
 from gpu_trials import Trial, resolve_trial  # noqa: E402
 
 from neoxargs.base.problems import Problem, Problems, render  # noqa: E402
+from neoxargs.hosts.device_table import Device, find_device, reported_device, unknown_device  # noqa: E402
 from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
 from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
-from neoxargs.plan.given.devices import Device, find_device, reported_device, unknown_device  # noqa: E402
 from neoxargs.plan.given.target import Target, host_memory  # noqa: E402
 from neoxargs.runs.run_spec import RunSpec  # noqa: E402
 
@@ -236,7 +236,9 @@ def machine(name: str | None) -> tuple[Device, dict[str, Any]]:
         hint = "run this on a machine with a GPU; deepy plan estimates memory and speed without one"
         raise Problems([Problem("torch finds no GPU on this machine", hint=hint, id="no-gpu")])
     found = torch.cuda.get_device_properties(0)
-    device = replace(find_device(name) if name else reported_device(found.name), memory=found.total_memory)
+    device = replace(
+        find_device(name) if name else reported_device(found.name) or unknown_device(), memory=found.total_memory
+    )
     facts = {
         "gpu": found.name,
         "memory": found.total_memory,

@@ -35,10 +35,10 @@ from published_rows import Case, case_of  # noqa: E402
 from neoxargs.base import record  # noqa: E402
 from neoxargs.base.problems import Problems  # noqa: E402
 from neoxargs.base.text import GIB  # noqa: E402
+from neoxargs.hosts.device_table import DEVICES  # noqa: E402
 from neoxargs.hosts.hosts import assumed_resources  # noqa: E402
 from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
 from neoxargs.plan.given.assumptions import Assumptions  # noqa: E402
-from neoxargs.plan.given.devices import DEVICES  # noqa: E402
 from neoxargs.plan.given.placement import group_into_hosts  # noqa: E402
 from neoxargs.plan.given.target import Target  # noqa: E402
 from neoxargs.resolve import File, complete, draft  # noqa: E402

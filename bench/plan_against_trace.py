@@ -38,8 +38,8 @@ from operations import stage_operations  # noqa: E402
 from neoxargs.base.problems import Problems  # noqa: E402
 from neoxargs.base.text import GIB  # noqa: E402
 from neoxargs.facts.model import flops_per_token  # noqa: E402
+from neoxargs.hosts.device_table import find_device  # noqa: E402
 from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
-from neoxargs.plan.given.devices import find_device  # noqa: E402
 from neoxargs.plan.given.options import PlanOptions  # noqa: E402
 from neoxargs.plan.given.target import choose_target  # noqa: E402
 from neoxargs.plan.memory.activation_sizes import ActivationSizes  # noqa: E402

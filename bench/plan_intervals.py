@@ -30,10 +30,10 @@ sys.path.insert(0, str(ROOT))
 
 import on_gpu
 
+from neoxargs.hosts.device_table import DEVICES
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given import assumptions
 from neoxargs.plan.given.assumptions import DEFAULT
-from neoxargs.plan.given.devices import DEVICES
 
 SHARE = 0.8
 #: Repositories whose documents are of one program on one machine.

@@ -179,7 +179,7 @@ def launch(words: list[str]) -> int:
 
     request = Request.of(options, neox_overrides(options), words[0])
     if options.device:
-        from neoxargs.plan.given.devices import find_device
+        from neoxargs.hosts.device_table import find_device
 
         find_device(options.device)  # a dry run does not plan, but its command is copied
     if options.dry_run or options.emit:

@@ -20,7 +20,7 @@ from neoxargs.base.request import Request
 from neoxargs.commands.check.command import described, find
 from neoxargs.commands.lsp.answers import Edited, completions
 from neoxargs.commands.lsp.cursor import cursor_at
-from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES
+from neoxargs.hosts.device_table import ASSUMED_DEVICE, DEVICES
 
 sys.argv = ["deepy"]  # the name of the program in its messages
 #: What can be judged without the files that a configuration names, and without the machine that it is for.

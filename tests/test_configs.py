@@ -17,9 +17,9 @@ from neoxargs.base.text import GIB
 from neoxargs.checks.trainer import trainer_problems
 from neoxargs.config.config import Config
 from neoxargs.facts.model import parameters
+from neoxargs.hosts.device_table import DEVICES
 from neoxargs.hosts.hosts import assumed_resources
 from neoxargs.plan.estimate import Plan, make_plan
-from neoxargs.plan.given.devices import DEVICES
 from neoxargs.plan.given.target import Target
 from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved

@@ -14,7 +14,7 @@ from typing import Any
 
 from neoxargs.base.record import Record
 from neoxargs.commands.explain.catalogue import catalogue
-from neoxargs.plan.given.devices import DEVICES, NETWORKS
+from neoxargs.hosts.device_table import DEVICES, NETWORKS
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.types import words_of
 

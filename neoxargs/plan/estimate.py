@@ -10,8 +10,8 @@ from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import padded_vocab_size
+from neoxargs.hosts.device_table import ASSUMED_DEVICE, DEVICES, unknown_device
 from neoxargs.plan.given.assumptions import VOCABULARY
-from neoxargs.plan.given.devices import ASSUMED_DEVICE, DEVICES, unknown_device
 from neoxargs.plan.given.errors import UNNAMED, beyond, odds
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.memory.activation_sizes import ActivationSizes

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.programs import Script
 from neoxargs.base.request import Request
+from neoxargs.hosts.device_table import Device, find_device
 from neoxargs.plan.advice.smaller import suggest_changes
 from neoxargs.plan.estimate import Plan, make_plan
-from neoxargs.plan.given.devices import Device, find_device
 from neoxargs.plan.given.local_gpu import local_gpu
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.output.wording import NOTHING_FITS, verdict

@@ -52,7 +52,8 @@ class Logging(Group, origin="NeoX", effect="log"):
     """Keeps the sum of gradients for the noise scale in host memory instead of on the device."""
 
     peak_theoretical_tflops: Positive | None = param(None)
-    """Peak TFLOP/s of one device in the run's precision, from the data sheet; needed to report utilisation (MFU)."""
+    """Peak TFLOP/s of one device in the run's precision, from the data sheet, for the share of it that a run reaches
+    (MFU). By default, that of the GPU for 16 bits, if deepy knows the GPU."""
 
     git_hash: str | None = param(None, derived=True)
     """Commit of the source tree the run was started from. Looked up when a run is launched."""

@@ -18,6 +18,7 @@ from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.metrics import FILE as METRICS
 from neoxargs.files.run_record import launch_command
 from neoxargs.files.token_files.timeline import timeline_of
+from neoxargs.hosts.device_table import reported_device
 from neoxargs.processes import failures, watch
 from neoxargs.processes.run_lock import locked_folders, run_of
 from neoxargs.targets.ranks import train_values
@@ -148,10 +149,19 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Ru
         ranks=ranks,
         parameters=model.parameters(config, rows),
         flops_per_token=model.flops_per_token(config, rows),
-        peak_tflops=config.logging.peak_theoretical_tflops,
+        peak_tflops=config.logging.peak_theoretical_tflops or peak_tflops(config, setup.gpu_name()),
         unigram_entropy=summary.unigram_entropy if summary else None,
         has_perplexity=config.post_training.train_impl == "normal",
     )
+
+
+def peak_tflops(config: Config, gpu: str) -> float | None:
+    """Return the peak rate in 16 bits of a GPU that torch names so; None for other runs and GPUs.
+
+    The peak rate in fp32 depends on whether products use TF32.
+    """
+    device = reported_device(gpu) if config.precision.precision != "fp32" else None
+    return device.half / 1e12 if device else None
 
 
 def _trackers(config: Config, folder: Path) -> list[Tracker]:

@@ -10,6 +10,7 @@ import pytest
 
 from neoxargs.plan.command import plan_and_suggest, print_plan
 from neoxargs.plan.given.options import PlanOptions
+from neoxargs.plan.search.command import SearchOptions, run_search
 from tests.support.paths import NEOX_HEAD, needs_corpus
 
 NEOX_20B = NEOX_HEAD / "20B.yml"
@@ -65,3 +66,19 @@ def test_a_plan_of_ten_thousand_gpus_does_not_import_torch(middle: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert len(json.loads(done.stdout)["placements"]) == 10_000
+
+
+def test_a_price_gives_the_cost_of_all_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_plan(PlanOptions([middle], gpus=8, device="H100", price=2.5, as_json=True))
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["cost"] == pytest.approx(8 * 2.5 * planned["speed"]["total"] / 3600)
+    run_search(PlanOptions([middle], gpus=8, device="H100", price=2.5, as_json=True), SearchOptions())
+    for found in json.loads(capsys.readouterr().out)["layouts"]:
+        assert found["cost"] / found["step"] == pytest.approx(planned["cost"] / planned["speed"]["step"])
+
+
+def test_the_share_of_the_peak_rate_is_that_of_the_precision(middle: str) -> None:
+    peaks = {"bfloat16": 989e12, "fp32": 66.9e12}
+    for precision, peak in peaks.items():
+        plan = plan_and_suggest(PlanOptions([middle], [f"precision={precision}"], gpus=8, device="H100-80GB"))[0]
+        assert plan.peak_share == pytest.approx(plan.speed.tflops_per_device * 1e12 / peak)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from neoxargs.hosts.device_table import DEVICES
 from neoxargs.plan.estimate import Plan
-from neoxargs.plan.given.devices import DEVICES
 from tests.support.paths import ROOT
 from tests.support.reference import read
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.hosts.device_table import DEVICES
 from neoxargs.hosts.hosts import Resources
 from neoxargs.plan.estimate import Plan, make_plan
-from neoxargs.plan.given.devices import DEVICES
 from neoxargs.plan.given.target import Target
 from neoxargs.resolve import File
 from neoxargs.resolve.derive import complete

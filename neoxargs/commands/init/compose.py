@@ -10,7 +10,7 @@ from neoxargs.base.shipped import CONFIGS
 from neoxargs.base.text import format_bytes, format_duration
 from neoxargs.commands.init.answers import BYTES, STDLIB, Answers, is_text
 from neoxargs.commands.init.goals import GOALS
-from neoxargs.plan.given.devices import find_device
+from neoxargs.hosts.device_table import find_device
 from neoxargs.plan.given.target import BF16_GENERATION
 from neoxargs.plan.search.search import Result
 from neoxargs.resolve.rules.usual_rates import FINETUNING, middle_rate

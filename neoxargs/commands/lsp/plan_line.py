@@ -17,8 +17,8 @@ from neoxargs.base.programs import CLI
 from neoxargs.base.text import format_bytes, format_count, format_duration
 from neoxargs.commands.check.watch import state_of
 from neoxargs.commands.lsp.answers import Run
+from neoxargs.hosts.device_table import UNKNOWN_NAME
 from neoxargs.hosts.environment import with_package
-from neoxargs.plan.given.devices import UNKNOWN_NAME
 
 #: Runs at most of which a file shows the line; one that is below many others is no run itself.
 MOST_RUNS = 4

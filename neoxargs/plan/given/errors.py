@@ -13,7 +13,7 @@ from typing import NamedTuple
 from neoxargs.config.config import Config
 from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.layout import Layout
-from neoxargs.plan.given.devices import UNKNOWN_NAME, Device
+from neoxargs.hosts.device_table import UNKNOWN_NAME, Device
 
 #: Starts of the names of devices, sequence lengths and number of devices of the runs that the errors are estimated
 #: from. V100s are not among them: of the four sources that used them, each differs from the others.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 
+from neoxargs.hosts.device_table import Device, reported_device, unknown_device
 from neoxargs.hosts.hosts import Resources, own_names
-from neoxargs.plan.given.devices import Device, reported_device
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 
@@ -31,4 +31,4 @@ def local_gpu(resources: Resources) -> Device | None:
     if not own:
         return None
     mebibytes, name = min(own)
-    return replace(reported_device(name), memory=mebibytes * 2**20)
+    return replace(reported_device(name) or unknown_device(), memory=mebibytes * 2**20)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from neoxargs.base.problems import Problem
 from neoxargs.base.text import GIB
 from neoxargs.config.config import Config
+from neoxargs.hosts.device_table import DEVICES, Device, find_device, unknown_device
 from neoxargs.hosts.devices import host_memory
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions, with_changes
-from neoxargs.plan.given.devices import DEVICES, Device, find_device, unknown_device
 from neoxargs.plan.given.local_gpu import local_gpu
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.runs.run_spec import RunSpec

@@ -90,11 +90,12 @@ def _verdict_rest(plan: Plan) -> str:
 def _cards(plan: Plan) -> str:
     speed, peak, error = plan.speed, plan.fullest.peak, plan.time_error
     share = f"{format_percent(peak, plan.usable)} of the usable memory" if plan.usable else "per rank"
+    rate = ranged(speed.tokens_per_second, error, format_number)
     cards = [
         ("peak memory", ranged(peak, plan.memory_error, format_bytes), share),
         ("host memory", ranged(plan.host_peak, plan.memory_error, format_bytes), f"host with {ranks_per_host(plan)}"),
         ("speed", f"{ranged(speed.tflops_per_device, error, format_number)} TFLOP/s",
-         f"per device, {format_percent(plan.peak_share, 1)} of its peak rate; {ranged(speed.tokens_per_second, error, format_number)} tokens/s"),
+         f"per device, {format_percent(plan.peak_share, 1)} of its peak rate; {rate} tokens/s"),
         ("training", ranged(speed.total, error, format_duration),
          f"{speed.train_iters:,} steps{priced(plan, speed.total)}"),
     ]  # fmt: skip

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from neoxargs.base.problems import listed
 from neoxargs.base.text import format_bytes, format_number
+from neoxargs.hosts.device_table import ASSUMED_DEVICE, UNKNOWN_NAME, other_sizes
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.assumptions import HALF, SINGLE
-from neoxargs.plan.given.devices import ASSUMED_DEVICE, UNKNOWN_NAME, other_sizes
 from neoxargs.plan.given.errors import Interval
 from neoxargs.plan.given.placement import tensor_groups_cross_hosts
 from neoxargs.plan.time.roofline import Rates

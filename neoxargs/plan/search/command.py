@@ -14,9 +14,9 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.record import replace
 from neoxargs.base.write_files import require_replaceable, write_all
+from neoxargs.hosts.device_table import ASSUMED_DEVICE
 from neoxargs.plan.advice.smaller import Changes
 from neoxargs.plan.estimate import Plan, make_plan
-from neoxargs.plan.given.devices import ASSUMED_DEVICE
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.target import Target, choose_target

@@ -17,8 +17,8 @@ from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import compiles_cross_entropy, matrices_of_layer, mlp_rows, mlp_width
 from neoxargs.facts.trained import is_frozen
+from neoxargs.hosts.device_table import Device
 from neoxargs.plan.given.assumptions import SINGLE, Assumptions
-from neoxargs.plan.given.devices import Device
 from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.traffic import passes

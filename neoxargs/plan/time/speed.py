@@ -15,8 +15,8 @@ from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import flops_per_token
+from neoxargs.hosts.device_table import Device
 from neoxargs.plan.given.assumptions import DEFAULT, SINGLE, Assumptions
-from neoxargs.plan.given.devices import Device
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.activations import selectively_recomputed
 from neoxargs.plan.memory.stages import Stage

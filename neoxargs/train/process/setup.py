@@ -130,6 +130,11 @@ def on_gpu() -> bool:
     return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
 
 
+def gpu_name() -> str:
+    """Return the name of this process's GPU, such as `NVIDIA A100-SXM4-80GB`; empty without one."""
+    return torch.cuda.get_device_name() if on_gpu() else ""
+
+
 def _device(local_rank: int) -> torch.device:
     if not on_gpu():
         return torch.device("cpu")

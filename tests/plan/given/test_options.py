@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.cli import main
+from neoxargs.hosts.device_table import DEVICES
 from neoxargs.plan.given.assumptions import NAMES
-from neoxargs.plan.given.devices import DEVICES
 
 
 def test_the_assumptions_are_listed_without_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:

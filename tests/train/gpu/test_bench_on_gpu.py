@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.plan.given.devices import DEVICES
+from neoxargs.hosts.device_table import DEVICES
 from tests.support import simulated_gpu
 from tests.support.paths import ROOT
 

@@ -62,6 +62,7 @@ DEVICES = {
         _gpu("A100-80GB", 80, (312, 19.5), 2039, (300, 25), "a100"),
         _gpu("H100-80GB", 80, (989, 66.9), 3350, (450, 50), "h100"),
         _gpu("H100-96GB", 96, (989, 66.9), 2400, (450, 50), "h100-96gb-hbm2e", "h100-94gb"),  # HBM2e
+        _gpu("H100PCIe-80GB", 80, (756, 51), 2000, (64, 25), "h100-pcie"),
         _gpu("H200-141GB", 141, (989, 66.9), 4800, (450, 50), "h200"),
         _gpu("B200-180GB", 180, (2250, 75), 7700, (900, 50), "b200"),
         _gpu("GB200-186GB", 186, (2500, 80), 8000, (900, 50), "gb200"),
@@ -96,16 +97,16 @@ def find_device(name: str) -> Device:
     return device
 
 
-def reported_device(name: str) -> Device:
+def reported_device(name: str) -> Device | None:
     """Return the device for a name that torch or nvidia-smi reports, such as `NVIDIA A100-SXM4-80GB`.
 
-    A device that is not listed has the rates of ASSUMED_DEVICE.
+    None for a device that is not listed.
     """
     reported = normalized(name)
     rows = [row for row in DEVICES.values() if row.kind == "cuda" and row.name.split("-")[0].lower() in reported]
     exact = [row for row in rows if row.name.split("-")[1].lower() in reported]
     # The last row of a type has the most memory.
-    return (exact or rows or [unknown_device()])[-1]
+    return next(reversed(exact or rows), None)
 
 
 def other_sizes(name: str) -> list[str]:
