@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from neoxargs.config.config import Config  # noqa: E402
+from neoxargs.files.run_record import recorded_values  # noqa: E402
 from neoxargs.resolve import File, complete, draft, read_files  # noqa: E402
 from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
@@ -162,6 +163,7 @@ def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
         "tensors": torch.cuda.max_memory_allocated(),
         "used": total - free,
         "losses": losses,
+        "config": recorded_values(config, defaults=False),  # for deepy plan --learn
         **_kernels(trained, batches),
     }
 

@@ -17,12 +17,12 @@ from neoxargs.registry import ABSENT, plugins
 RECORD_FILE = "config.json"
 
 
-def recorded_values(config: Config) -> dict[str, dict[str, object]]:
-    """Return parameter -> its value and source."""
+def recorded_values(config: Config, defaults: bool = True) -> dict[str, dict[str, object]]:
+    """Return parameter -> its value and source. defaults: also of those that have their default."""
     return {
         parameter.name: {"value": value.value, "source": str(value.source)}
         for parameter, value in config.items()
-        if value.value is not ABSENT
+        if value.value is not ABSENT and (defaults or value.value != parameter.default)
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +13,9 @@ from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import padded_vocab_size
 from neoxargs.hosts.device_table import ASSUMED_DEVICE, DEVICES, unknown_device
-from neoxargs.plan.given.assumptions import VOCABULARY
-from neoxargs.plan.given.errors import UNNAMED, beyond, odds
+from neoxargs.plan.given.assumptions import VOCABULARY, Assumptions
+from neoxargs.plan.given.errors import TENTH, UNNAMED, beyond, odds
+from neoxargs.plan.given.rates import Rates
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.breakdown import RankMemory, rank_memory
@@ -103,14 +106,28 @@ class Plan:
     @cached_property
     def beyond(self) -> list[str]:
         """What of the run no published measurement covers."""
-        return beyond(self.config, self.target.device, self.ranks_per_host)
+        return beyond(self.config, self.target.device, self.ranks_per_host, learned=self.target.rates is not None)
 
-    @property
+    @cached_property
     def time_error(self) -> float:
         """Factor of the 80 % interval of every time and rate."""
         assumed = self.target.assumed
-        error = assumed.error_time if self.layout.ranks > 1 else assumed.error_time_one
+        if self.target.rates:
+            error = self._error_of(self.target.rates)
+        else:
+            error = assumed.error_time if self.layout.ranks > 1 else assumed.error_time_one
         return error * assumed.beyond_time if self.beyond else error
+
+    def _error_of(self, rates: Rates) -> float:
+        """Return the error that the learned rates leave, with that of the model of kernels and messages itself."""
+        stages = [rank.stage for rank in self.stage_memory]
+
+        def seconds(assumed: Assumptions) -> float:
+            device, slots = self.target.device, self.ranks_per_host
+            return estimate_speed(self.config, self.vocab_rows, stages, device, slots, assumed).step
+
+        _, gradient = sensitivities(seconds, self.target.assumed, rates.values)
+        return math.exp(TENTH * math.sqrt(rates.variance(gradient) + model_variance(self.target.assumed)))
 
     @property
     def memory_error(self) -> float:
@@ -178,6 +195,24 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
     speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, assumed, sizes)
     return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
+
+
+#: Factor by which a rate is changed to see what depends on it.
+STEP = 1.02
+
+
+def sensitivities(
+    seconds: Callable[[Assumptions], float], assumed: Assumptions, names: Iterable[str]
+) -> tuple[float, list[float]]:
+    """Return the logarithm of a time, and its derivatives by the logarithms of these assumptions."""
+    values, at = vars(assumed), math.log(seconds(assumed))
+    changed = (Assumptions(**{**values, name: values[name] * STEP}) for name in names)
+    return at, [(math.log(seconds(each)) - at) / math.log(STEP) for each in changed]
+
+
+def model_variance(assumed: Assumptions) -> float:
+    """Return the variance of log(measured / planned) between layouts, whatever the rates are."""
+    return (math.log(assumed.error_layouts) / TENTH) ** 2
 
 
 def _check_single_run(config: Config) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,8 +77,11 @@ class Assumptions:
 DEFAULT = Assumptions()
 
 
-def with_changes(changes: list[str]) -> Assumptions:
-    """Return assumptions with `KEY=VALUE` changes. Raises Problems that name unknown keys and values out of range."""
+def with_changes(changes: list[str], learned: Mapping[str, float] | None = None) -> Assumptions:
+    """Return assumptions with learned values and `KEY=VALUE` changes, which come last.
+
+    Raises Problems that name unknown keys and values out of range.
+    """
     problems: list[Problem] = []
     values: dict[str, float] = {}
     for change in changes:
@@ -92,7 +96,7 @@ def with_changes(changes: list[str]) -> Assumptions:
             problems.append(_outside(key, text))
     if problems:
         raise Problems(problems)
-    return Assumptions(**values)
+    return Assumptions(**{**(learned or {}), **values})
 
 
 def _number(text: str) -> float:
@@ -135,10 +139,11 @@ def _unit(unit: str) -> str:
     return f" ({unit})" if is_relative else f" {unit}"
 
 
-def list_assumptions() -> str:
-    """Return all assumptions with their meaning and source, for `--assumptions`."""
+def list_assumptions(learned: Mapping[str, float], path: str = "") -> str:
+    """Return all assumptions with their meaning and source, for `--assumptions`. learned: in the file `path`."""
     blocks = []
     for name, row in ROWS.items():
-        shown = "derived from the configuration" if row.default == CONFIGURED else f"{row.default:g}{_unit(row.unit)}"
-        blocks.append(f"{name}: {shown}\n    {row.meaning}\n    allowed: {_range(row)}\n    source: {row.source}")
+        value, source = learned.get(name, row.default), path if name in learned else row.source
+        shown = "derived from the configuration" if value == CONFIGURED else f"{value:g}{_unit(row.unit)}"
+        blocks.append(f"{name}: {shown}\n    {row.meaning}\n    allowed: {_range(row)}\n    source: {source}")
     return "\n".join(blocks)

@@ -35,14 +35,18 @@ class Interval(NamedTuple):
         return cls(value / error, value * error)
 
 
-def beyond(config: Config, device: Device, ranks_per_host: int) -> list[str]:
-    """Return what of a run no source covers, as the ends of `because of`; the errors are larger then."""
+def beyond(config: Config, device: Device, ranks_per_host: int, learned: bool = False) -> list[str]:
+    """Return what of a run no source covers, as the ends of `because of`; the errors are larger then.
+
+    learned: whether the rates of the device were learned from runs on it.
+    """
     layout, (shortest, longest) = Layout.of(config), LENGTHS
     found = {
         UNNAMED: device.name == UNKNOWN_NAME,
-        f"the {device.name}": device.name != UNKNOWN_NAME and not device.name.startswith(DEVICES),
-        f"a sequence length of {config.shape.seq_length:,}": not shortest <= config.shape.seq_length <= longest,
-        f"{layout.ranks:,} devices": layout.ranks > MOST_DEVICES,
+        f"the {device.name}": not learned and not device.name.startswith((*DEVICES, UNKNOWN_NAME)),
+        f"a sequence length of {config.shape.seq_length:,}": not learned
+        and not shortest <= config.shape.seq_length <= longest,
+        f"{layout.ranks:,} devices": not learned and layout.ranks > MOST_DEVICES,
         "tensor parallelism between hosts": layout.tensor > ranks_per_host,
         "offloading": {config.offload_optimizer.device, config.offload_param.device} != {"none"},
         "experts": config.moe.moe_num_experts > 1,

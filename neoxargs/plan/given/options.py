@@ -12,6 +12,7 @@ from neoxargs.base.request import Request
 from neoxargs.hosts.device_table import DEVICES, NETWORKS
 from neoxargs.plan.given.assumptions import list_assumptions
 from neoxargs.plan.given.placement import GPUS_PER_HOST
+from neoxargs.plan.given.rates import SUFFIX, read_rates
 from neoxargs.resolve import Draft, File, draft, read_draft
 
 DESCRIPTION = (
@@ -37,6 +38,8 @@ class PlanOptions(Request):
     """`KEY=VALUE` strings that replace assumptions."""
     price: float | None = None
     """Of one device for an hour."""
+    rates: str | None = None
+    """A file that `--learn` wrote; by default, the one beside a configuration file."""
     texts: Sequence[Text] = ()
     """What to plan in place of the files, if another program's script was converted."""
     left_out: Sequence[Problem] = ()
@@ -53,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_arguments(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
     add_search_arguments(parser.add_argument_group("search").add_argument)
+    learn = "find the rates of a machine from the runs whose folders are given as FILE"
+    parser.add_argument("--learn", action="store_true", help=learn)
 
 
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,10 +80,12 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
     networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)
+    rates = f"use the rates of this file, which --learn wrote (default: NAME{SUFFIX} beside a file NAME.yml)"
+    add("--rates", metavar="FILE", help=rates)
     add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
     price = "the price of one device for an hour, in any currency; prints the cost of the run"
     add("--price", metavar="PRICE", type=_price, help=price)
-    listing = "list all assumptions with their sources, and exit"
+    listing = "list all assumptions with their sources, those of --rates before it included, and exit"
     add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
 
 
@@ -86,15 +93,16 @@ def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
     add("--search", action="store_true", help="plan every layout; list the best trade-offs between speed and memory")
     fewest = "try parts of a host, then whole hosts, up to --gpus (default: 1024 GPUs), until a layout fits in memory"
     add("--fewest", action="store_true", help=fewest)
-    add("--write", metavar="FILE", help="write the fastest layout to FILE as YAML")
+    add("--write", metavar="FILE", help="write the fastest layout, or the rates of --learn, to FILE as YAML")
     add("--left-out", action="store_true", help="list the layouts that were left out, with the reasons")
 
 
 class ListAssumptions(argparse.Action):
     """Print the assumptions and exit, as --version does."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(list_assumptions())
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: object) -> None:
+        rates = read_rates(namespace.rates) if getattr(namespace, "rates", None) else None
+        print(list_assumptions(rates.values, rates.path) if rates else list_assumptions({}))
         parser.exit()
 
 
@@ -114,6 +122,7 @@ def options_of(arguments: argparse.Namespace) -> PlanOptions:
         network=arguments.network,
         assume=arguments.assume,
         price=arguments.price,
+        rates=arguments.rates,
     )
 
 

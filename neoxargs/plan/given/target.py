@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from neoxargs.base.problems import Problem
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.text import GIB
 from neoxargs.config.config import Config
 from neoxargs.hosts.device_table import DEVICES, Device, find_device, unknown_device
@@ -13,6 +13,7 @@ from neoxargs.hosts.devices import host_memory
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions, with_changes
 from neoxargs.plan.given.local_gpu import local_gpu
 from neoxargs.plan.given.options import PlanOptions
+from neoxargs.plan.given.rates import Rates, beside, read_rates
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.runs.summary import MAX_GPUS_PER_MACHINE
 
@@ -34,6 +35,8 @@ class Target:
     """The value of --device; empty if it is not given."""
     price: float | None = None
     """Of one device for an hour."""
+    rates: Rates | None = None
+    """What was learned about this kind of device from the user's own runs."""
 
     def warnings(self, config: Config) -> list[Problem]:
         """Return warnings about a configuration on this device."""
@@ -63,14 +66,28 @@ def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
         device = replace(device, memory=int(options.gpu_memory * GIB))
     if options.network:
         device = replace(device, network=options.network)
-    assumed = assumptions_of(options)
-    return Target(device, host_memory, not options.built_whole, assumed, options.device or "", options.price)
+    rates = _rates(options, device)
+    assumed = assumptions_of(options, rates)
+    return Target(device, host_memory, not options.built_whole, assumed, options.device or "", options.price, rates)
 
 
-def assumptions_of(options: PlanOptions) -> Assumptions:
+def _rates(options: PlanOptions, device: Device) -> Rates | None:
+    """Return the rates of a device that are given or lie beside a file. Raises Problems."""
+    path = options.rates or (None if options.texts else beside(options.files, options.directory))
+    rates = read_rates(path) if path else None
+    if rates is None or rates.device == device.name:
+        return rates
+    if not options.rates:
+        return None
+    what = f"--rates {path} has the rates of {rates.device}, and the plan is for {device.name}"
+    hint = f"add --device {rates.device}, or remove --rates"
+    raise Problems(Problem(what, hint=hint, id="rates-of-another-device"))
+
+
+def assumptions_of(options: PlanOptions, rates: Rates | None = None) -> Assumptions:
     """Return the assumptions. Raises Problems for a key that is not an assumption."""
     unfused = ["unfused_attention=1"] if options.attention == "unfused" else []
-    return with_changes([*unfused, *options.assume])
+    return with_changes([*unfused, *options.assume], rates.values if rates else None)
 
 
 def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
@@ -78,7 +95,7 @@ def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
     if options.device:
         return find_device(options.device)
     if spec.resources.device == "cpu" and options.gpu_memory is None and not _meant_for_gpus(spec):
-        return _cpu(spec.resources.gpus)
+        return cpu(spec.resources.gpus, os.cpu_count() or 1)
     return (None if options.gpu_memory else local_gpu(spec.resources)) or unknown_device()
 
 
@@ -95,8 +112,8 @@ def _local_memory(options: PlanOptions, device: Device) -> int | None:
     return host_memory()
 
 
-def _cpu(ranks: int) -> Device:
-    """Return the share of this machine's CPU that one rank gets: one core, or less with more ranks than cores."""
+def cpu(ranks: int, cores: int) -> Device:
+    """Return the share of a machine's CPU that one rank gets: its threads, or less with more ranks than cores."""
     # DEVICES["CPU"] has the rates of one core.
-    share, core = min(1.0, (os.cpu_count() or 1) / ranks), DEVICES["CPU"]
+    share, core = (cores // ranks or cores / ranks), DEVICES["CPU"]
     return replace(core, half=core.half * share, single=core.single * share)

@@ -47,6 +47,8 @@ def priced(plan: Plan, seconds: float) -> str:
     return f", cost {format_number(cost)} ({low} to {high}) at {plan.target.price:g} per device and hour"
 
 
+#: Runs that are named at most as those that rates were learned from.
+MOST_RUNS = 4
 #: Below these odds that a run fits, it does not; a tenth, as the interval is of 80 %.
 LEAST_ODDS = 0.1
 
@@ -116,13 +118,17 @@ def assumption_notes(plan: Plan) -> list[str]:
     notes = [
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
         f"device within a host, and {device.network / 1e9:g} GB/s per device between hosts; collectives achieve "
-        f"{100 * assumed.link:g} % of these rates",
+        f"{format_number(100 * assumed.link)} % of these rates",
         f"large matrix multiplications run at {format_number(rates.products / 1e12)} TFLOP/s, attention "
         f"at {format_number(rates.attention / 1e12)} TFLOP/s, other kernels at {rates.memory / 1e9:,.0f} GB/s; "
         "deepy plan --assumptions lists all assumptions",
     ]
     wider = f"; they are wider here because of {listed(plan.beyond, 'and')}" if plan.beyond else ""
-    notes.append(f"80 % intervals in brackets are from the plan's errors on published runs{wider}")
+    learned = plan.target.rates
+    if learned:
+        notes.append(f"rates learned from {listed(learned.runs, 'and', most=MOST_RUNS)} ({learned.path})")
+    source = "the spread of these runs" if learned else "the plan's errors on published runs"
+    notes.append(f"80 % intervals in brackets are from {source}{wider}")
     if plan.target.named and (others := other_sizes(plan.target.named)):
         notes.append(f"--device {plan.target.named} means {device.name}; there is also {listed(others, 'and')}")
     if plan.usable is not None:

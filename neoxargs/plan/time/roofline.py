@@ -62,11 +62,16 @@ class Rates:
     @classmethod
     def of(cls, device: Device, number_size: int, seq_length: int, assumed: Assumptions) -> Rates:
         peak = device.single if number_size == SINGLE else device.half
-        suffix = "_volta" if device.generation == VOLTA else "_hopper" if device.generation >= HOPPER else ""
-        share = assumed.matmul_single if number_size == SINGLE else getattr(assumed, f"matmul{suffix}")
-        fused = getattr(assumed, "attention_hopper" if device.generation >= HOPPER else "attention")
+        share, fused = (getattr(assumed, name) for name in compute_rates(device, number_size))
         long_enough = seq_length / (seq_length + assumed.attention_tokens)
         return cls(peak * share, peak * fused * long_enough, device.bandwidth * assumed.bandwidth)
+
+
+def compute_rates(device: Device, number_size: int) -> tuple[str, str]:
+    """Return the assumptions that have the rates of products and of attention."""
+    suffix = "_volta" if device.generation == VOLTA else "_hopper" if device.generation >= HOPPER else ""
+    products = "matmul_single" if number_size == SINGLE else f"matmul{suffix}"
+    return products, "attention_hopper" if device.generation >= HOPPER else "attention"
 
 
 #: Value of `unfused_attention` for scores that the backward pass computes again.

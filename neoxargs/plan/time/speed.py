@@ -16,7 +16,7 @@ from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import flops_per_token
 from neoxargs.hosts.device_table import Device
-from neoxargs.plan.given.assumptions import DEFAULT, SINGLE, Assumptions
+from neoxargs.plan.given.assumptions import CONFIGURED, DEFAULT, SINGLE, Assumptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.activations import selectively_recomputed
 from neoxargs.plan.memory.stages import Stage
@@ -194,10 +194,11 @@ class _Links:
 
         A ring that crosses hosts enters and leaves each host once, and NCCL makes one through each port.
         """
-        inside = self.device.neighbours
-        if span > self.slots:
-            inside = min(inside, self.device.network * max(1, min(together, self.slots)))
-        return inside * self.assumed.link
+        inside = self.device.neighbours * self.assumed.link
+        if span <= self.slots:
+            return inside
+        share = self.assumed.link if self.assumed.link_hosts == CONFIGURED else self.assumed.link_hosts
+        return min(inside, self.device.network * share * max(1, min(together, self.slots)))
 
 
 def _time(messages: Messages, ranks: int, rate: float, assumed: Assumptions) -> float:

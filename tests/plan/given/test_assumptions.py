@@ -54,6 +54,7 @@ VALUES = {
     "partitioned": 0,
     "expert_imbalance": 2,
     "logits_at_once": 1e6,
+    "link_hosts": 0.1,
 }
 DEVICES = {"matmul_volta": "V100-32GB", "matmul_hopper": "H100", "attention_hopper": "H100"}
 
@@ -83,7 +84,7 @@ def figures(plan: Plan) -> tuple[object, ...]:
 
 
 def test_the_list_names_value_unit_and_source_of_each() -> None:
-    text = list_assumptions()
+    text = list_assumptions({})
     assert "unfused_attention: 0\n" in text and "context: 0.75 GiB\n" in text
     for name, row in ROWS.items():
         assert f"{name}: " in text and row.source in text and row.meaning in text
