@@ -39,7 +39,6 @@ from neoxargs.train.loop import Loop
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.shared import Shared
 from neoxargs.train.process import ops, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
@@ -110,14 +109,14 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed)
 
 
-def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GPT, Shared, Iterator[MicroBatch]]:
+def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GPT, Iterator[MicroBatch]]:
     """Return the model of a run of one rank without an engine, with its micro batches. Raises Problems."""
     config = arguments.config
     mesh, _, vocabulary, data = _read(config, process)
     batches = data.train(0)
     assert batches is not None
     setup.set_seeds(config.training.seed)
-    return *build.alone(config, vocabulary, mesh), batches
+    return build.alone(config, vocabulary, mesh), batches
 
 
 def _folders(config: Config) -> dict[str, Path]:

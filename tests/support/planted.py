@@ -24,6 +24,28 @@ def another_optimizer() -> None:
     build._BUILDERS["adam"] = build._BUILDERS["sgd"]
 
 
+def swapped_betas() -> None:
+    from neoxargs.train.optim import build, lion_sm3_madgrad
+
+    def swapped(groups: Any, params: Any) -> Any:
+        return lion_sm3_madgrad.Lion(groups, params.lr, params.betas[::-1])
+
+    build._BUILDERS["lion"] = swapped
+
+
+def one_rate_without_its_divisor() -> None:
+    from neoxargs.train.model import mup
+
+    divide = mup.divide_groups
+
+    def divided(*arguments: Any) -> Any:
+        groups = divide(*arguments)
+        next(group for group in groups if group["width_mult"] != 1)["width_mult"] = 1.0
+        return groups
+
+    mup.divide_groups = divided
+
+
 def no_clipping() -> None:
     from neoxargs.train.parallel import gradient_norm
 
@@ -41,6 +63,21 @@ def no_gradient_of_the_router_loss() -> None:
         return first, torch.zeros_like(second), *rest
 
     added_losses._Add.backward = staticmethod(without)
+
+
+def router_losses_of_another_size() -> None:
+    """The coefficient of the balance is doubled, and the z loss is halved."""
+    from neoxargs.train.model.experts import layer
+
+    original = layer.added_losses
+
+    def changed(*arguments: Any) -> Any:
+        terms = original(*arguments)
+        balance, z = terms[layer.BALANCE], terms[layer.Z]
+        halved = z._replace(value=z.value / 2)
+        return {**terms, layer.BALANCE: balance._replace(weight=2 * balance.weight), layer.Z: halved}
+
+    layer.added_losses = changed
 
 
 def dropout_in_evaluation() -> None:
@@ -153,8 +190,9 @@ def _halved(gradients: Any) -> Any:
 FAULTS = {
     each.__name__: each
     for each in (
-        another_optimizer, no_clipping, no_gradient_of_the_router_loss, dropout_in_evaluation, a_frozen_layer_moves,
-        no_sum_over_replicas, a_leaking_mask, a_mask_that_leaks_one_token, small_faults,
+        another_optimizer, swapped_betas, one_rate_without_its_divisor, no_clipping, no_gradient_of_the_router_loss,
+        router_losses_of_another_size, dropout_in_evaluation, a_frozen_layer_moves, no_sum_over_replicas,
+        a_leaking_mask, a_mask_that_leaks_one_token, small_faults,
         labels_are_the_tokens_themselves, a_wrong_backward_pass,
     )
 }  # fmt: skip

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from neoxargs.base.options import add_json
@@ -24,6 +29,8 @@ DESCRIPTION = (
     "4 ranks, and compare it with one process, with plain torch, and with runs in which one setting has another value. "
     "Says of every key of the files whether it does what it says. GPU kernels and NCCL are not covered."
 )
+#: Beginning of the name of a folder for trials.
+PREFIX = "deepy-verify-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +44,37 @@ def run(options: argparse.Namespace) -> int:
     if absent := list(missing_for("deepy verify", ("torch", "deepspeed", "numpy"))):
         raise Problems(absent)
     spec = resolve_run(Request.of(options), os.environ)
-    with tempfile.TemporaryDirectory(prefix="deepy-verify-") as temporary:
-        folder = _made(options.keep) if options.keep else Path(temporary)
+    with temporary_folder() as temporary:
+        folder = _made(options.keep) if options.keep else temporary
         meter = _Meter()
         report = verify(spec, folder, meter.show)
         meter.end()
     print(json.dumps(to_json(report), indent=1) if options.json else to_text(report))
     return int(any(verdict.outcome == "contradicted" for verdict in report.verdicts))
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder that is locked until it is removed, and remove those of runs that were killed."""
+    for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        # A folder of the last minute may have no lock yet.
+        with contextlib.suppress(OSError):
+            if time.time() - other.stat().st_mtime > 60 and other.stat().st_uid == os.getuid():
+                with _locked(other):
+                    shutil.rmtree(other)
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, _locked(Path(name)):
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock on a folder, which the system releases when this process ends; raises OSError if it is held."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _made(name: str) -> Path:

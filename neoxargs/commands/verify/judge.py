@@ -43,7 +43,7 @@ FP32 = Tolerance(loss=2e-6, later=1e-4, gradient=1e-4, weight=0.05)
 HALF = Tolerance(loss=5e-3, later=2e-2, gradient=5e-2, weight=1.0)
 #: Beginning of a property's name -> the relative difference of its numbers that rounding explains. What a token does
 #: not see changes no bit; experts compute tokens together, so that others can change the last digits.
-ROUNDING = {"a loss is the mean": 1e-5, "the gradient is the slope": 0.03}
+ROUNDING = {"a loss is the mean": 1e-5, "the gradient is the slope": 0.03, "the losses of a router": 1e-6}
 WITH_EXPERTS = {"no token sees": 1e-6}
 #: A weight whose gradient is smaller than this share of the norm of all is moved by rounding.
 NOISE = 1e-5

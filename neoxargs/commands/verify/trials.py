@@ -85,8 +85,9 @@ class Program:
         with open(file.with_name(f"{file.name}.log"), "wb") as log:
             if self._process is None:
                 words = [sys.executable, "-m", TRIALS, str(os.getpid())]
+                environ = os.environ | {"OMP_NUM_THREADS": "1"}  # torch reads it when it is imported
                 self._process = subprocess.Popen(
-                    words, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, start_new_session=True
+                    words, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, start_new_session=True, env=environ
                 )
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen as for any other trial

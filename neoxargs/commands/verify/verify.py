@@ -17,6 +17,7 @@ from neoxargs.commands.verify.trials import Observed
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.model import DRAWS
+from neoxargs.facts.optimizer_state import is_onebit
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.targets.trial import Trial
@@ -26,8 +27,6 @@ from neoxargs.targets.wire_format import script_arguments
 Progress = Callable[[str, int], None]
 #: Draws random numbers in training, which evaluations must not.
 DROPOUT: Values = {"hidden_dropout": 0.3, "attention_dropout": 0.3}
-#: Optimizers of train/trials/plain.py.
-IN_TORCH = ("adam", "adamw", "sgd")
 #: Parameters that decide how a step changes the weights.
 UPDATE = (
     "optimizer.type", "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps", "weight_decay",
@@ -111,12 +110,13 @@ class _Trials:
         )
 
     def _in_torch(self) -> bool:
-        """Return whether plain torch has the optimizer."""
-        kind = (self.base.optimizer.type or "adam").lower()
-        if has := kind in IN_TORCH and not self.base.mup.use_mup:
-            return has
-        self.seen["plain torch"] = {"refused": [f"torch has no such optimizer ({kind})"]}
-        return False
+        """Return whether plain torch can do what the optimizer does."""
+        kind, params = (self.base.optimizer.type or "adam").lower(), self.base.optimizer_params
+        if is_onebit(kind):
+            self.seen["plain torch"] = {"refused": [f"plain torch has no optimizer that compresses ({kind})"]}
+        elif not params.bias_correction and kind != "lamb":
+            self.seen["plain torch"] = {"refused": ["torch's Adam always corrects the bias of its moments"]}
+        return "plain torch" not in self.seen
 
     def _short(self) -> Values:
         """Return the changes after which a run ends early, with the same schedule."""

@@ -101,12 +101,12 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     return trainer
 
 
-def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> tuple[GPT, Shared]:
-    """Return the model of one rank, with what it shares with the loss, without an engine."""
+def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> GPT:
+    """Return the model of one rank without an engine."""
     weights, shared = _parts(config, mesh)
     model = _gpt(config, {}, vocabulary, weights, shared, mesh)
     freeze(model, config)
-    return model, shared
+    return model
 
 
 def _parts(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:

@@ -33,9 +33,7 @@ from neoxargs.train.process import mesh, setup
 
 def main() -> int:
     """Run the trials of each file that standard input names, and return the exit code."""
-    os.environ |= {
-        "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
-    }  # fmt: skip
+    os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "MASTER_ADDR": "127.0.0.1"}
     is_first = True
     for line in sys.stdin:
         file, ranks = json.loads(line)

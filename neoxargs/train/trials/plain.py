@@ -1,28 +1,82 @@
 """The training loop in plain torch, on one rank: what DeepSpeed's engine must agree with.
 
-The model and the data are the run's own; gradients, clipping, weight decay and updates are torch's, written out.
+The layers and the data are the run's own. The cross entropy, losses that layers add, sums of gradients, clipping and
+the optimizer's updates are written out, and the gradients are autograd's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Mapping
 from itertools import chain, islice
-from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.targets.wire_format import RankArguments
-from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.losses.added_losses import AddedLosses, Term
+from neoxargs.train.losses.cross_entropy import IGNORED, Readout
 from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.model.experts.layer import Experts
+from neoxargs.train.model.experts.router import BALANCE, Z
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process import setup
 from neoxargs.train.run import model_and_data
 from neoxargs.train.track.tracker import Step
 from neoxargs.train.trials import properties
+from neoxargs.train.trials.optimizers import optimizer
 from neoxargs.train.trials.properties import Properties
+
+
+class Objective:
+    """What a model minimises on a micro batch, and what it reports of it."""
+
+    def __init__(self, config: Config, model: GPT) -> None:
+        self.config, self.model = config, model
+        self.vocabulary = model.loss.vocabulary
+        self.coefficients = {BALANCE: config.moe.moe_aux_loss_coeff, Z: config.moe.moe_z_loss_coeff}
+        self.terms = _Terms()
+        for layer in model.modules():
+            if isinstance(layer, Experts):
+                layer.losses = self.terms
+        model.checkpoint_layers = 0  # the terms are those of the one forward pass
+        if config.post_training.train_impl == "normal":
+            model.loss = self._cross_entropy  # type: ignore[assignment]
+        self._penalty: Tensor | float = 0.0
+
+    def __call__(self, batch: MicroBatch, share: float, of_terms: float) -> tuple[Tensor, float]:
+        """Return what is minimised, (), and the reported loss. share, of_terms: of the step's batch."""
+        self.terms.found.clear()
+        loss: Tensor = self.model(**vars(batch))
+        added = sum(self.coefficients.get(name, 0.0) * value for name, value in self.terms.found)
+        return (loss + self._penalty) * share + added * of_terms, float(loss) * share
+
+    def _cross_entropy(self, readout: Readout, batch: MicroBatch) -> Tensor:
+        embedding = self.config.embedding
+        rows = self.vocabulary.padded if embedding.softmax_over_padding else self.vocabulary.size
+        logits_TV = F.linear(readout.hidden, readout.weight)[..., :rows].flatten(0, -2).float()
+        if bound := embedding.final_logit_softcapping:
+            logits_TV = bound * torch.tanh(logits_TV / bound)
+        labels_T = batch.labels.flatten()
+        logits_TV, labels_T = logits_TV[labels_T != IGNORED], labels_T[labels_T != IGNORED]
+        count = max(len(labels_T), 1)
+        self._penalty = self.config.post_training.z_loss * logits_TV.logsumexp(-1).square().sum() / count
+        return F.cross_entropy(logits_TV, labels_T, reduction="sum") / count
+
+
+class _Terms(AddedLosses):
+    """Collects the terms of the loss instead of beginning their backward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Tensor]] = []
+
+    def add(self, x: Tensor, terms: Mapping[str, Term]) -> Tensor:
+        self.found += [(name, term.value) for name, term in terms.items()]
+        return x
 
 
 def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, list[Step], Properties]:
@@ -31,72 +85,61 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
     The properties are those of the untrained model, in training, where other kernels may run than in evaluation.
     """
     config = arguments.config
-    model, shared, batches = model_and_data(arguments, process)
+    model, batches = model_and_data(arguments, process)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    optimizer = _optimizer(config, trained)
+    objective, updates = Objective(config, model), optimizer(config, trained)
     rate, clip = rates(config), config.get("gradient_clipping")
     accumulated, found = config.batch.gradient_accumulation_steps, list[Step]()
     model.train()
     first = next(batches)
-    tried = _properties(config, model, first)
+    tried = _properties(config, objective, first)
     batches = chain([first], batches)
     for iteration in range(config.training.train_iters):
         step = list(islice(batches, accumulated))
         counts = [int((batch.labels != IGNORED).sum()) for batch in step]
         by_token = config.training.loss_average == "tokens"
         shares = [count / max(sum(counts), 1) if by_token else 1 / accumulated for count in counts]
-        shared.losses.begin_step(1.0, accumulated)
-        optimizer.zero_grad(set_to_none=False)
+        updates.zero_grad(set_to_none=False)
         loss = 0.0
         for batch, share in zip(step, shares, strict=True):
-            part = model(**vars(batch)) * share
-            part.backward()
-            loss += float(part)
+            minimised, reported = objective(batch, share, 1 / accumulated)
+            minimised.backward()
+            loss += reported
         gradients = {name: float(weight.grad.norm()) for name, weight in trained.items() if weight.grad is not None}
         norm = sum(value**2 for value in gradients.values()) ** 0.5
         if clip and norm > clip:
             for weight in trained.values():
                 if weight.grad is not None:
                     weight.grad *= clip / norm
-        for group in optimizer.param_groups:
-            group["lr"] = rate(iteration)
-        optimizer.step()
+        for group in updates.param_groups:
+            group["lr"] = rate(iteration) / group["divisor"]
+        updates.step()
         reports = {f"gradient_norms/{name}": value for name, value in gradients.items()}
         found.append(Step(iteration + 1, loss, rate(iteration), norm, 0.0, 0.0, reports=reports))
     return model, found, tried
 
 
-def _properties(config: Config, model: GPT, batch: MicroBatch) -> Properties:
-    if config.moe.moe_num_experts > 1:  # a small step may send tokens to other experts
-        return {}
-    found = properties.of_gradients(model, lambda: model(**vars(batch)))
+def _properties(config: Config, objective: Objective, batch: MicroBatch) -> Properties:
+    if config.moe.moe_num_experts > 1:  # no slopes: a small step may send tokens to other experts
+        return _of_routers(config.moe.moe_num_experts, objective, batch)
+    found = properties.of_gradients(objective.model, lambda: objective(batch, 1.0, 1.0)[0])
     if config.post_training.train_impl == "normal":
         with torch.no_grad():
-            found |= properties.of_attention(lambda change: float(model(**vars(change(batch)))), config)
+            found |= properties.of_attention(lambda change: objective(change(batch), 1.0, 1.0)[1], config)
     return found
 
 
-def _optimizer(config: Config, trained: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimizer of a type that it has."""
-    kind, params = (config.optimizer.type or "adam").lower(), config.optimizer_params
-    decay = config.regularization.weight_decay
-    beta1, beta2 = params.betas or (0.9, 0.999)
-    eps = 1e-8 if params.eps is None else params.eps
-    adam: dict[str, Any] = {"betas": (beta1, beta2), "eps": eps, "amsgrad": params.amsgrad}
-    momentum, nesterov = params.momentum or 0.0, params.nesterov
-    descent: dict[str, Any] = {"momentum": momentum, "dampening": params.dampening, "nesterov": nesterov}
-    adams = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
-    makers: dict[str, Callable[[Iterable[Any]], torch.optim.Optimizer]] = {
-        "adam": lambda groups: adams(groups, lr=0.0, foreach=False, **adam),
-        "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.0, foreach=False, **adam),
-        "sgd": lambda groups: torch.optim.SGD(groups, lr=0.0, foreach=False, **descent),
-    }
-    is_matrix = {name: weight.dim() > 1 and not hasattr(weight, "no_weight_decay") for name, weight in trained.items()}
-    groups = [
-        {
-            "params": [trained[name] for name in trained if is_matrix[name] is matrix],
-            "weight_decay": decay if matrix else 0.0,
-        }
-        for matrix in (True, False)
-    ]
-    return makers[kind]([group for group in groups if group["params"]])
+def _of_routers(experts: int, objective: Objective, batch: MicroBatch) -> Properties:
+    """Return the terms of routers of zeros, and what follows from equal probabilities of all experts."""
+    weights = [weight for name, weight in objective.model.named_parameters() if name.endswith("router.weight")]
+    before = [weight.detach().clone() for weight in weights]
+    with torch.no_grad():
+        for weight in weights:
+            weight.zero_()
+    objective(batch, 1.0, 1.0)
+    terms = dict(objective.terms.found)
+    with torch.no_grad():
+        for weight, old in zip(weights, before, strict=True):
+            weight.copy_(old)
+    equal = {BALANCE: 1.0, Z: math.log(experts) ** 2}
+    return {f"{properties.EQUAL}: {name}": (float(terms[name]), value) for name, value in equal.items()}

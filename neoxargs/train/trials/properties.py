@@ -24,6 +24,8 @@ Change = Callable[[MicroBatch], MicroBatch]
 Properties = dict[str, tuple[float, float]]
 #: The beginning of the names of the slopes of single weights.
 SLOPE = "the gradient is the slope of the loss: "
+#: The beginning of the names of the terms of routers.
+EQUAL = "the losses of a router of zeros are those of equal probabilities"
 #: The change of the loss by which slopes are measured, and the share of the largest gradient that is not measured.
 CHANGE, NOISE = 3e-3, 1e-2
 

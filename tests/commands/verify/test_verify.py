@@ -11,7 +11,9 @@ import pytest
 
 from neoxargs.cli import main
 from neoxargs.commands.verify import trials
+from neoxargs.train import coord_check
 from tests.support import planted
+from tests.support.small_gpt import small
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +32,12 @@ train_iters: 1000
 EXPERTS = DENSE + "moe_num_experts: 8\nmoe_top_k: 2\nmoe_router_type: topk\nmoe_aux_loss_coeff: 0.01\n"
 ADAPTERS = DENSE + "lora: {rank: 4}\n"
 DRAWING = DENSE + "hidden_dropout: 0.1\nlog_interval: 10\nreset_attention_mask: true\n"
+LION = DENSE.replace("Adam", "Lion")
+MUON = DENSE.replace("Adam", "Muon")
+#: BASE: the shapes of `small_gpt.SMALL`, whose layers are half as wide as those of the small run.
+MUP = DENSE + "use_mup: true\nbase_shapes_file: BASE\n"
 STEPS = "steps are those of plain torch"
+ROUTER = "the losses of a router of zeros are those of equal probabilities"
 REPLICAS = "ranks with the same part of the model hold the same numbers"
 SMALL = {
     "the learning rate follows its formula", "log_interval", "no token sees another document", "reset_attention_mask",
@@ -40,6 +47,10 @@ SMALL = {
 
 def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *words: str) -> dict[str, Any]:
     file = tmp_path / "my.yml"
+    if "BASE" in text:
+        text = text.replace(
+            "BASE", str(coord_check.save_base_shapes(small(base_shapes_file=str(tmp_path / "base.yml"))))
+        )
     file.write_text(text)
     main(["verify", str(file), "--json", *words])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -57,6 +68,9 @@ PLANTED = [
         (planted.no_clipping, planted.no_gradient_of_the_router_loss),
         EXPERTS, (), {STEPS, "gradient_clipping", "moe_aux_loss_coeff"},
     ),
+    ((planted.swapped_betas,), LION, (), {STEPS}),
+    ((planted.one_rate_without_its_divisor,), MUP, (), {STEPS}),
+    ((planted.router_losses_of_another_size,), EXPERTS, (), {STEPS, ROUTER}),
     ((planted.small_faults,), DRAWING, (), SMALL),
     (
         (planted.labels_are_the_tokens_themselves, planted.a_mask_that_leaks_one_token, planted.a_wrong_backward_pass),
@@ -94,7 +108,11 @@ def test_planted_faults_are_found(
     assert not report["ok"]
 
 
-@pytest.mark.parametrize(("text", "words"), [(EXPERTS, ()), (ADAPTERS, ("--gpus", "2"))], ids=["experts", "adapters"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(EXPERTS, ()), (ADAPTERS, ("--gpus", "2")), (MUON, ("--gpus", "2")), (MUP, ())],
+    ids=["experts", "adapters", "muon", "mup"],
+)
 def test_nothing_is_contradicted(
     text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
