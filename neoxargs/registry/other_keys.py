@@ -1,17 +1,20 @@
 """The settings of Transformers' TrainingArguments, Accelerate's configuration and Megatron-LM's command, by version.
 
 other_keys.json is made by tests/support/other_versions.py. A key that the first of the compared versions lacks has
-`since`, one that the last lacks has `until`, the first compared version without it.
+`since`, one that the last lacks or refuses has `until`, the first compared version that does so.
 """
 
 from __future__ import annotations
 
 import json
 import os.path
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from neoxargs.base.record import Record
+from neoxargs.registry.receivers import numbers
 
 
 class Key(Record):
@@ -19,10 +22,35 @@ class Key(Record):
 
     type: str
     choices: tuple[str, ...] = ()
+    former: Mapping[str, str] = MappingProxyType({})
+    """Choice -> the version that removed it."""
     none: bool = False
     """Whether it can be null."""
     since: str = ""
     until: str = ""
+    instead: str = ""
+    """What replaces it."""
+    default: Any = None
+    computed: bool = False
+    """Whether the source does not say the default as a literal."""
+    dest: str = ""
+    """Of a flag, the setting that it gives, if that has another name."""
+    off: bool = False
+    """Whether a flag without a value makes its setting false."""
+
+
+class Step(Record):
+    """What a program does with its settings at its start: it asserts something, or sets one.
+
+    when: the condition of the step, "" for none. check: what is asserted. set, to: a setting and its new value, "" if
+    that does not follow from settings. since: the version from which on it is asserted.
+    """
+
+    when: str = ""
+    check: str = ""
+    set: str = ""
+    to: str = ""
+    since: str = ""
 
 
 def versions(program: str) -> tuple[str, ...]:
@@ -30,11 +58,27 @@ def versions(program: str) -> tuple[str, ...]:
     return tuple(_table()[program]["versions"])
 
 
+def earlier(program: str) -> tuple[str, ...]:
+    """Return the versions before their numbers began again, as those of Megatron-LM did with its core."""
+    found = versions(program)
+    restarts = [at for at in range(1, len(found)) if numbers(found[at]) < numbers(found[at - 1])]
+    return found[: restarts[-1]] if restarts else ()
+
+
 @cache
 def keys(program: str, section: str = "") -> dict[str, Key]:
     """Return the keys that any of the versions has."""
     rows = _table()[program]["sections"][section]
     return {key: Key(**{**row, "choices": tuple(row.get("choices", ()))}) for key, row in rows.items()}
+
+
+@cache
+def steps(program: str) -> tuple[Step, ...]:
+    """Return what the newest version asserts of its settings, in its order."""
+    return tuple(
+        Step(**{"when" if key == "if" else key: text for key, text in row.items()})
+        for row in _table()[program]["steps"]
+    )
 
 
 @cache

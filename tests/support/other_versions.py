@@ -13,18 +13,27 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
+from tests.support.steps import replaced, split, steps_of
 
 PATH = ROOT / "neoxargs/registry/other_keys.json"
 VERSIONS = {
     "transformers": ["4.46.3", "4.49.0", "4.53.3", "4.57.6", "5.0.0", "5.5.0", "5.10.0", "5.15.0", "5.23.0"],
     "accelerate": ["1.0.1", "1.4.0", "1.7.0", "1.10.1", "1.12.0", "1.15.0"],
-    "megatron": [f"0.{minor}.0" for minor in (6, 8, 10, *range(12, 20))],
+    "megatron": ["1.0", "2.0", "2.6", *(f"0.{minor}.0" for minor in (1, 2, 4, 5, 6, 8, 10, *range(12, 20)))],
 }
+#: Tags of Megatron-LM that are not named core_v and the version: those before its core had numbers, and before 0.4.
+TAGS = {"1.0": "v1.0", "2.0": "v2.0", "2.6": "v2.6", "0.1.0": "23.04", "0.2.0": "23.06"}
+#: Of two flags, one of which replaces the other: how much of the words of their descriptions is the same.
+SAME_HELP = 0.75
+
+
 #: Type of an annotation -> the word of the table.
 WORDS = {"bool": "bool", "int": "int", "float": "float", "str": "str", "dict": "dict", "list": "list"}
 
@@ -53,7 +62,8 @@ def accelerate_rows(read: Read) -> dict[str, Rows]:
     # Some keys are read although the launcher has no option of their name.
     asked = re.findall(r"\bargs\.(\w+)|\bargs, \"(\w+)\"", launch + read("accelerate/utils/launch.py"))
     launcher: Rows = {name: {"type": "any"} for names in asked for name in names if name}
-    launcher |= {flag[2:].replace("-", "_"): row for flag, row in _options(ast.parse(launch)).items()}
+    for flag, row in _options(ast.parse(launch)).items():
+        launcher[flag[2:].replace("-", "_")] = {key: row[key] for key in ("type", "choices") if key in row}
     return {"": cluster, "SageMaker": maker, "launcher": launcher}
 
 
@@ -70,7 +80,20 @@ def megatron_rows(read: Read, of_classes: Callable[[], Mapping[str, ast.ClassDef
                 for name, kind, default, meta in fields(ast.unparse(node.args[0]), of_classes()):
                     if name not in (left_out or ()):
                         rows |= _flags(name, kind, default, meta, of_classes())
+    of_dest = {row.get("dest", flag[2:].replace("-", "_")): row for flag, row in rows.items()}
+    for name, instead in replaced(tree, rows):
+        if name in of_dest:
+            of_dest[name]["instead"] = instead
     return {"": rows}
+
+
+def megatron_steps(read: Read, rows: Rows) -> list[dict[str, str]]:
+    """Return what the program asserts of its arguments, and of the configuration that it makes of them."""
+    tree = ast.parse(read("megatron/training/arguments.py") or read("megatron/arguments.py"))
+    texts = [read("megatron/core/transformer/transformer_config.py"), read("megatron/core/model_parallel_config.py")]
+    made = read("megatron/training/argument_utils.py") or ast.unparse(tree)
+    flags = {row.get("dest", name[2:].replace("-", "_")) for name, row in rows.items()}
+    return steps_of(tree, _classes(texts), made, flags)
 
 
 def _lists(function: ast.FunctionDef) -> Iterator[tuple[str, list[str]]]:
@@ -124,7 +147,8 @@ def _row(annotation: ast.expr, classes: Mapping[str, ast.ClassDef]) -> dict[str,
     kinds = sorted({WORDS[name.lower()] for name in names if name.lower() in WORDS})
     choices = [choice for name in names for choice in _members(classes.get(name))]
     for literal in re.findall(r"Literal(\[[^\[\]]*\])", text):
-        choices += map(str, ast.literal_eval(literal))
+        choices += [str(choice) for choice in ast.literal_eval(literal) if choice is not None]
+    choices = list(dict.fromkeys(choices))
     row: dict[str, Any] = {"type": "|".join(kinds) or "str"} | ({"choices": choices} if choices else {})
     return row | ({"none": True} if "None" in names or "Optional" in names else {})
 
@@ -143,16 +167,19 @@ def _flags(
 ) -> Rows:
     """Return the flags that Megatron-LM's parser makes of a field."""
     row, word = _row(kind, classes), name.replace("_", "-")
-    names = [f"--{word}"]
+    names, default = [f"--{word}"], meta.get("default", default)
     if row["type"] == "bool":
         is_off = isinstance(default, ast.Constant) and default.value is True
-        names, row = ([f"--no-{word}", f"--disable-{word}"] if is_off else names), {"type": "switch"}
-    elif "list" in row["type"]:
-        row = {"type": "many"}
+        names = [f"--no-{word}", f"--disable-{word}"] if is_off else names
+        row = {"type": "switch", **({"off": True} if is_off else {}), **({} if default else {"computed": True})}
+    else:
+        row = ({"type": "many"} if "list" in row["type"] else row) | _default(default, is_there=default is not None)
     names = ast.literal_eval(meta["arg_names"]) if "arg_names" in meta else names
     if meta.keys() & {"action", "type", "nargs", "const", "choices"}:
         row = _argument(meta) if meta.keys() & {"action", "nargs", "type"} else row | _argument(meta)
-    return {flag: {key: value for key, value in row.items() if key != "none"} for flag in names}
+    row = {key: value for key, value in row.items() if key != "none"}
+    dest = str(ast.literal_eval(meta["dest"])) if "dest" in meta else name
+    return {flag: row | ({"dest": dest} if dest != flag[2:].replace("-", "_") else {}) for flag in names}
 
 
 def _options(tree: ast.AST) -> Rows:
@@ -163,24 +190,41 @@ def _options(tree: ast.AST) -> Rows:
             words = {word.arg: word.value for word in node.keywords if word.arg}
             names = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
             names = [name for name in names if name.startswith("--")]
+            row, dest = _argument(words), names[0][2:].replace("-", "_") if names else ""
+            dest = str(ast.literal_eval(words["dest"])) if "dest" in words else dest
+            for name in names:
+                rows[name] = row | ({"dest": dest} if dest != name[2:].replace("-", "_") else {})
             if "BooleanOptional" in ast.unparse(words.get("action", ast.Constant(""))):
-                names += [f"--no-{name[2:]}" for name in names]
-            rows |= {name: _argument(words) for name in names}
+                rows |= {f"--no-{name[2:]}": row | {"dest": dest, "off": True} for name in names}
     return rows
+
+
+def _default(node: ast.expr | None, is_there: bool = True) -> dict[str, Any]:
+    """Return the default of a setting, nothing if it is None; `computed` if the source does not say it as a literal."""
+    try:
+        value = ast.literal_eval(node) if node else None
+    except ValueError:
+        is_there, value = False, None
+    return {"computed": True} if not is_there else {} if value is None else {"default": value}
 
 
 def _argument(words: Mapping[str, ast.expr]) -> dict[str, Any]:
     """Return how argparse reads a flag: `switch` without a value, `many` with any number, `any` text, or a type."""
     action = ast.unparse(words["action"]).strip("'\"") if "action" in words else "store"
+    told = {"help": ast.unparse(words["help"])} if "help" in words else {}
     if action in ("store_true", "store_false", "store_const") or "BooleanOptional" in action:
-        return {"type": "switch"}
+        is_known = action in ("store_true", "store_false") and "default" not in words
+        is_off = {"off": True} if action == "store_false" else {}
+        return {"type": "switch", **is_off, **told, **({} if is_known else {"computed": True})}
     count = words.get("nargs")
     if action != "store" or (isinstance(count, ast.Constant) and count.value == "?"):
-        return {"type": "any"}
+        return {"type": "any", **told, **_default(words.get("default"))}
     kind = ast.unparse(words["type"]) if "type" in words else "str"
-    row: dict[str, Any] = {"type": "many" if count else kind if kind in ("int", "float", "str") else "any"}
+    row: dict[str, Any] = {"type": "many" if count else kind if kind in ("int", "float", "str") else "any", **told}
+    row |= _default(words.get("default"))
     try:
-        choices = [str(choice) for choice in ast.literal_eval(words["choices"])] if "choices" in words else []
+        choices = ast.literal_eval(words["choices"]) if "choices" in words else []
+        choices = [str(choice) for choice in choices if choice is not None]
     except ValueError:
         choices = []
     return row | ({"choices": choices} if choices else {})
@@ -189,8 +233,8 @@ def _argument(words: Mapping[str, ast.expr]) -> dict[str, Any]:
 def table(found: Mapping[str, tuple[str, dict[str, Rows]]]) -> dict[str, Any]:
     """Return the versions with their dates, and section -> key -> row. found: version -> date and rows, in order.
 
-    A row is that of the newest version that has the key, with the types and choices of all, and `since` and `until` if
-    the first or the last version lacks it.
+    A row is that of the newest version that has the key, with the types of all, and `since` and `until` if the first or
+    the last version lacks it. former: choice -> the version that removed it.
     """
     versions = list(found)
     sections: dict[str, Rows] = {}
@@ -200,12 +244,40 @@ def table(found: Mapping[str, tuple[str, dict[str, Rows]]]) -> dict[str, Any]:
             having = [version for version in versions if key in of_version[version]]
             row = dict(of_version[having[-1]][key])
             row["type"] = "|".join(sorted({word for v in having for word in of_version[v][key]["type"].split("|")}))
-            choices = [choice for version in having for choice in of_version[version][key].get("choices", ())]
-            row |= {"choices": list(dict.fromkeys(choices))} if "choices" in row else {}
+            row |= _former(row, [(version, of_version[version][key].get("choices", ())) for version in having])
             row |= {"since": having[0]} if having[0] != versions[0] else {}
-            row |= {"until": versions[versions.index(having[-1]) + 1]} if having[-1] != versions[-1] else {}
+            if having[-1] != versions[-1]:
+                until = versions[versions.index(having[-1]) + 1]
+                row |= {"until": until, **_renamed(key, of_version[having[-1]], of_version[until])}
+            elif refusing := [version for version in having if of_version[version][key].get("instead")]:
+                row |= {"until": refusing[0], "instead": row["instead"]}
+            row = {each: value for each, value in row.items() if each != "help"}
             sections.setdefault(name, {})[key] = row
+        for row in sections[name].values():  # what replaced it can have been replaced since
+            while (after := sections[name].get(row.get("instead", ""), {})).get("instead"):
+                row["instead"] = after["instead"]
     return {"versions": {version: day for version, (day, _) in found.items()}, "sections": sections}
+
+
+def _former(row: Mapping[str, Any], choices: Sequence[tuple[str, Sequence[str]]]) -> dict[str, Any]:
+    """Return the choices that a newer version has removed, each with that version."""
+    versions, found = [version for version, _ in choices], dict[str, str]()
+    for at, (_, there) in enumerate(choices[:-1]):
+        found |= {each: versions[at + 1] for each in there if row.get("choices") and each not in row["choices"]}
+    return {"former": found} if found else {}
+
+
+def _renamed(key: str, before: Rows, after: Rows) -> dict[str, str]:
+    """Return which new setting has the type and the description of one that is gone, if one does."""
+    row, new = before[key], {each: row for each, row in after.items() if each not in before}
+    alike: Counter[str] = Counter()
+    for each, other in new.items():
+        is_same_kind = other["type"] == row["type"] and other.get("off") == row.get("off")
+        if is_same_kind and "help" in row and "help" in other:
+            old, now = (re.findall(r"\w+", text["help"].lower()) for text in (row, other))
+            alike[each] = round(100 * SequenceMatcher(None, old, now).ratio())
+    found = alike.most_common(1)
+    return {"instead": found[0][0]} if found and found[0][1] >= 100 * SAME_HELP else {}
 
 
 def as_text(tables: Mapping[str, Any]) -> str:
@@ -217,7 +289,9 @@ def as_text(tables: Mapping[str, Any]) -> str:
             lines = ",\n".join(f"   {json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items())
             sections.append(f"  {json.dumps(section)}: {{\n{lines}}}")
         versions, text = json.dumps(of_program["versions"]), ",\n".join(sections)
-        parts.append(f' {json.dumps(program)}: {{"versions": {versions}, "sections": {{\n{text}}}}}')
+        steps = ",\n".join(f"  {json.dumps(step)}" for step in of_program.get("steps", ()))
+        after = f', "steps": [\n{steps}]' if steps else ""
+        parts.append(f' {json.dumps(program)}: {{"versions": {versions}, "sections": {{\n{text}}}{after}}}')
     return "{\n" + ",\n".join(parts) + "}\n"
 
 
@@ -252,11 +326,35 @@ def of_clone(folder: Path) -> dict[str, Any]:
         return known
 
     found: dict[str, tuple[str, dict[str, Rows]]] = {}
+    steps: dict[str, list[dict[str, str]]] = {}
     for version in VERSIONS["megatron"]:
-        tag, known = f"core_v{version}", dict[str, ast.ClassDef]()
-        rows = megatron_rows(lambda path, tag=tag: git("show", f"{tag}:{path}"), lambda t=tag, k=known: classes(t, k))  # type: ignore[misc]
+        tag, known = TAGS.get(version, f"core_v{version}"), dict[str, ast.ClassDef]()
+
+        def read(path: str, tag: str = tag) -> str:
+            return git("show", f"{tag}:{path}")
+
+        rows = megatron_rows(read, lambda t=tag, k=known: classes(t, k))  # type: ignore[misc]
         found[version] = git("log", "-1", "--format=%cs", tag).strip(), rows
-    return table(found)
+        steps[version] = megatron_steps(read, rows[""])
+    return table(found) | {"steps": _since(steps)}
+
+
+def _since(of_versions: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+    """Return what the newest version asserts, each with the version from which on it does."""
+    versions, found = list(of_versions), []
+    for step in of_versions[versions[-1]]:
+        conditions = set(split(step.get("if", "")))
+        without = [
+            version
+            for version in versions
+            if not any(
+                step.get("check") == other.get("check") and conditions.issuperset(split(other.get("if", "")))
+                for other in of_versions[version]
+            )
+        ]
+        since = versions[versions.index(without[-1]) + 1] if without else ""
+        found.append(step | ({"since": since} if since and "check" in step else {}))
+    return found
 
 
 def main(wheels: Path, megatron: Path) -> None:

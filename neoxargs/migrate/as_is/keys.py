@@ -9,6 +9,7 @@ from typing import Literal
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
 from neoxargs.base.record import Record, replace
+from neoxargs.registry.other_keys import Key
 from neoxargs.registry.receivers import numbers
 from neoxargs.resolve.keys.corrections import in_its_quotes
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
@@ -28,6 +29,8 @@ class Program(Record):
     """The versions whose keys are known, oldest first."""
     given: str = ""
     """The version that the user names."""
+    earlier: tuple[str, ...] = ()
+    """Of the versions, those before their numbers began again."""
 
     @property
     def version(self) -> str:
@@ -37,7 +40,14 @@ class Program(Record):
         return f"{self.name} {self.version}"
 
     def is_before(self, version: str) -> bool:
-        return numbers(self.version) < numbers(version)
+        return self._order(self.version) < self._order(version)
+
+    def before(self, version: str) -> str:
+        """Return the known version that precedes another known one."""
+        return self.versions[self.versions.index(version) - 1]
+
+    def _order(self, version: str) -> tuple[bool, tuple[int, ...]]:
+        return version not in self.earlier, numbers(version)
 
     @property
     def for_versions(self) -> Literal["error", "warning"]:
@@ -66,7 +76,7 @@ def settings(text: Text) -> Settings | None:
 def unknown_version(program: Program) -> Iterator[Problem]:
     """Yield a warning for a version whose keys are not known."""
     first, last = program.versions[0], program.versions[-1]
-    if not numbers(first) <= numbers(program.version) <= numbers(last):
+    if program.is_before(first) or replace(program, given=last).is_before(program.version):
         nearest = first if program.is_before(first) else last
         what = f"{program} is judged as if it were {nearest}: deepy knows the keys of {first} to {last}"
         yield Problem(what, severity="warning", id="other-program-version")
@@ -99,14 +109,24 @@ def _same_word(key: str, names: Iterable[str]) -> list[str]:
 
 
 def other_version(
-    name: str, place: Place, program: Program, since: str, until: str, instead: str = "", does: str = "does not have"
+    name: str,
+    place: Place,
+    program: Program,
+    since: str,
+    until: str,
+    instead: str = "",
+    does: str = "does not have",
+    severity: Literal["error", "warning", ""] = "",
 ) -> Iterator[Problem]:
     """Yield the problem of a key that was removed before this version or added after it.
 
-    since, until: the versions that introduced and removed it. does: what this version does with it.
+    since, until: the versions that introduced and removed it. does: what this version does with it. severity: "" for an
+    error only if the user names the version.
     """
     if until and not program.is_before(until):
         change = f"version {until} {f'replaced it with {instead}' if instead else 'removed it'}"
+        if severity == "error":
+            change += f", and {program.before(until)} still had it"
         hint = f"write {instead}" if instead else f"remove it, or use {program.name} before {until}"
         is_written = place.written.strip("'\"") == name
         edits = (Edit(place, "replace", in_its_quotes(instead, place)),) if instead and is_written else ()
@@ -115,8 +135,16 @@ def other_version(
     else:
         return
     what = f"{program} {does} {name}: {change}"
-    severity = "warning" if does == "ignores" else program.for_versions
+    severity = "warning" if does == "ignores" else severity or program.for_versions
     yield Problem(what, place, hint, (), severity, id="other-program-key-version", edits=edits)
+
+
+def removed_choice(
+    name: str, value: str, place: Place, program: Program, known: Key, severity: Literal["error", "warning", ""] = ""
+) -> Iterator[Problem]:
+    """Yield the problem of a choice that was removed before this version."""
+    if until := known.former.get(value, ""):
+        yield from other_version(f"{name} ({value})", place, program, "", until, "", "refuses", severity)
 
 
 def conflict(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
-from neoxargs.base.record import Record
-from neoxargs.migrate.as_is.keys import Program, conflict, finite, other_version
+from neoxargs.base.record import Record, replace
+from neoxargs.migrate.as_is.conditions import UNKNOWN, Words, broken, sentence
+from neoxargs.migrate.as_is.keys import Program, conflict, finite, other_version, removed_choice
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import command_of
 from neoxargs.migrate.megatron.flags import is_read
@@ -23,10 +25,10 @@ from neoxargs.registry import normal, other_keys
 from neoxargs.resolve.yaml.nodes import read_plain
 
 NOT_SCRIPTS = (".yml", ".yaml", ".json", ".toml", ".md", ".py", ".ipynb")
+#: Flags that do something else than those that replaced them.
+OTHER_MEANING = ("--checkpoint-activations",)
 #: Flags that Megatron-LM requires, apart from those of which each has an alternative.
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings", "--micro-batch-size")
-#: Flags with which the layers of a pipeline are not divided evenly, or are given in another way.
-OTHER_DIVISION = ("layout", "first-pipeline", "last-pipeline", "split", "in-pipeline", "uneven", "hybrid", "virtual")
 
 
 class Flag(NamedTuple):
@@ -60,7 +62,7 @@ class Command(Record):
 
 def program(given: str) -> Program:
     """Return Megatron-LM in a version of its core."""
-    return Program("Megatron-LM", "megatron", other_keys.versions("megatron"), given)
+    return Program("Megatron-LM", "megatron", other_keys.versions("megatron"), given, other_keys.earlier("megatron"))
 
 
 def read(text: Text) -> Command | None:
@@ -137,7 +139,7 @@ def judge(command: Command, text: Text, program: Program, gpus: int | None) -> I
     for name, flag in command.flags.items():
         yield from _of_flag(name, flag, command, program)
     if command.flags:
-        yield from _together(command, gpus or command.ranks)
+        yield from _together(command, gpus or command.ranks, program)
 
 
 def remarks(command: Command) -> dict[str, str]:
@@ -152,9 +154,20 @@ def _of_flag(name: str, flag: Flag, command: Command, program: Program) -> Itera
         yield from _unknown(name, flag, command)
         return
     if not command.is_fork:
-        yield from other_version(name, flag.place, program, known.since, known.until, does="refuses")
+        instead, severity = _instead(known, name), _severity(command)
+        place = flag.place._replace(width=len(name))
+        for problem in other_version(name, place, program, known.since, known.until, instead, "refuses", severity):
+            yield replace(problem, edits=()) if name in OTHER_MEANING else problem
     if all(word.is_known and not word.is_placeholder for word in flag.values):
+        for word in flag.values if not command.is_fork else ():
+            yield from removed_choice(name, word.text, word.place, program, known, _severity(command))
         yield from _values(name, flag, known, command)
+
+
+def _instead(known: other_keys.Key, name: str) -> str:
+    """Return the flag of the newest version that replaces another one, as its source says, or as it is known here."""
+    old = f"--{OLD_NAMES.get(_plain(name), '')}"
+    return known.instead or (old if old in other_keys.keys("megatron") else "")
 
 
 def _severity(command: Command) -> Literal["error", "warning"]:
@@ -193,7 +206,9 @@ def _values(name: str, flag: Flag, known: other_keys.Key, command: Command) -> I
     elif most is not None and len(texts) > most:
         what = f"{name} takes {'no' if not most else 'one'} value, got {' '.join(texts)}"
         place, hint = flag.values[most].place, f"remove {' '.join(texts[most:])}"
-    elif known.choices and (wrong := next((word for word in flag.values if word.text not in known.choices), None)):
+    elif known.choices and (
+        wrong := next((word for word in flag.values if word.text not in {*known.choices, *known.former}), None)
+    ):
         found = [choice for choice in known.choices if is_one_edit(choice, wrong.text)]
         what = f"{name} ({wrong.text}) must be one of {listed(known.choices, most=20)}"
         place = wrong.place
@@ -223,67 +238,96 @@ def _is_number(text: str, kind: str) -> bool:
 
 # -- flags that belong together ---------------------------------------------------------------------------------------
 
-#: Flags that exclude each other, in the second place only if they are not zero.
-EXCLUDING = [
-    ("--fp16", "--bf16"),
-    *(("--train-iters", f"--{name}-samples") for name in ("train", "lr-decay", "lr-warmup")),
-    *(("--train-samples", f"--{name}-iters") for name in ("lr-decay", "lr-warmup")),
-    *(("--lr-warmup-fraction", f"--lr-warmup-{name}") for name in ("iters", "samples")),
-]
-#: The first must be a multiple of the second, unless a flag has one of the words in its name.
-MULTIPLES: list[tuple[str, str, tuple[str, ...]]] = [
-    ("--num-attention-heads", "--tensor-model-parallel-size", ()),
-    ("--hidden-size", "--num-attention-heads", ("kv-channels",)),
-    ("--num-layers", "--pipeline-model-parallel-size", OTHER_DIVISION),
-]
-#: The first must be at most the second.
-LIMITS = [("--seq-length", "--max-position-embeddings"), ("--min-lr", "--lr")]
-#: A flag, the text of its value ("" for any), and the flag that it needs.
-NEEDED = [("--save", "", "--save-interval"), ("--recompute-granularity", "full", "--recompute-method")]
 PARALLEL = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 
 
-def _together(command: Command, ranks: int | None) -> Iterator[Problem]:
-    """Yield what Megatron-LM's validate_args and its transformer configuration refuse."""
-    flags = command.flags
-    for one, other in EXCLUDING if "--skip-train" not in flags else ():
-        if one in flags and other in flags and flags[other].number != 0:
-            yield _refused(command, f"{one} and {other} exclude each other", other, one, hint="remove one of them")
-    for one, other, words in MULTIPLES:
-        size, factor = _number(flags, one), _number(flags, other)
-        if size and factor and size % factor and not any(word in name for name in flags for word in words):
-            yield _refused(command, f"{one} ({size}) must be a multiple of {other} ({factor})", one, other)
-    for one, other in LIMITS:
-        value, limit = _number(flags, one), _number(flags, other)
-        if value is not None and limit is not None and value > limit:
-            yield _refused(command, f"{one} ({value}) must be at most {other} ({limit})", one, other)
+def _together(command: Command, ranks: int | None, program: Program) -> Iterator[Problem]:
+    """Yield what Megatron-LM refuses when it validates the arguments and makes its configurations of them."""
     yield from _batch(command, ranks)
-    if _text(flags, "--recompute-granularity") == "selective" and "--recompute-method" in flags:
-        what = "--recompute-method is not allowed with --recompute-granularity selective"
-        yield _refused(command, what, "--recompute-method", "--recompute-granularity", hint="remove it")
-    if not command.is_open and command.is_own and not command.is_fork:
+    given = {_dest(name): flag for name, flag in command.flags.items()}
+    newest = not program.is_before(program.versions[-1])
+    is_whole = command.is_own and not command.is_fork and not command.is_open
+    usual = _usual() if is_whole and newest else {}
+    known = usual | ({"world_size": ranks} if ranks else {})
+    for name, flag in given.items():
+        known.pop(name, None)
+        if (value := _value(flag)) is not UNKNOWN:
+            known[name] = value
+    steps = [step for step in other_keys.steps("megatron") if not program.is_before(step.since or program.version)]
+    words = Words({name: _written(flag) for name, flag in given.items()}, _flags_of)
+    told = set[frozenset[str]]()
+    for found in broken(steps, known):
+        there = [name for name in found.names if name in given]
+        # A flag that is only parsed to be refused is reported as a removed one.
+        if there and frozenset(there) not in told and not any(_is_gone(given[name].name, program) for name in there):
+            told.add(frozenset(there))
+            what, hint = sentence(found, words)
+            where, *also = (given[name].place for name in there)
+            yield conflict(what, where, hint, also, _severity(command))
+    if is_whole:
         yield from _missing(command)
+
+
+@cache
+def _usual() -> dict[str, Any]:
+    """Return the value that each setting of the newest version has without its flag, as far as it is known."""
+    rows = {name: row for name, row in other_keys.keys("megatron").items() if not row.until}
+    found: dict[str, Any] = {}
+    for name, row in rows.items():
+        value = row.off if row.type == "switch" else row.default
+        if row.computed or "switch|" in row.type or "|switch" in row.type or found.get(_dest(name), value) != value:
+            found[_dest(name)] = UNKNOWN
+        elif found.get(_dest(name)) is not UNKNOWN:
+            found[_dest(name)] = value
+    return {name: value for name, value in found.items() if value is not UNKNOWN}
+
+
+def _dest(name: str) -> str:
+    """Return the setting that a flag gives."""
+    row = other_keys.keys("megatron").get(name)
+    return (row.dest if row else "") or name.lstrip("-").replace("-", "_")
+
+
+@cache
+def _flags_of(name: str) -> tuple[str, str]:
+    """Return the flag that gives a setting, and the one that switches it off, "" if there is none."""
+    names = [flag for flag, row in other_keys.keys("megatron").items() if not row.until and _dest(flag) == name]
+    of = [[flag for flag in names if other_keys.keys("megatron")[flag].off == is_off] for is_off in (False, True)]
+    given, back = (min(flags, key=len) if flags else "" for flags in of)
+    return given, back
+
+
+def _written(flag: Flag) -> str:
+    return f"{flag.name} ({' '.join(word.text for word in flag.values)})" if flag.values else flag.name
+
+
+def _is_gone(name: str, program: Program) -> bool:
+    row = other_keys.keys("megatron").get(name)
+    return bool(row and row.until and not program.is_before(row.until))
+
+
+def _value(flag: Flag) -> Any:
+    """Return the value that a flag gives its setting."""
+    row = other_keys.keys("megatron").get(flag.name)
+    if row is None or not all(word.is_known and not word.is_placeholder for word in flag.values):
+        return UNKNOWN
+    texts = [word.text for word in flag.values]
+    if row.type == "switch":
+        return not row.off
+    if "many" in row.type:
+        return texts if not any(isinstance(read_plain(text), int | float) for text in texts) else UNKNOWN
+    if len(texts) == 1 and row.type in ("int", "float") and _is_number(texts[0], row.type):
+        return int(texts[0]) if row.type == "int" else float(texts[0])
+    return texts[0] if len(texts) == 1 and row.type == "str" else UNKNOWN
 
 
 def _number(flags: Mapping[str, Flag], name: str) -> int | float | None:
     return flags[name].number if name in flags else None
 
 
-def _text(flags: Mapping[str, Flag], name: str) -> str:
-    return " ".join(word.text for word in flags[name].values) if name in flags else ""
-
-
-def _refused(command: Command, what: str, *names: str, hint: str = "") -> Problem:
-    where, *also = (command.flags[name].place for name in names)
-    return conflict(what, where, hint, also, _severity(command))
-
-
 def _missing(command: Command) -> Iterator[Problem]:
     """Yield what a complete command lacks."""
     flags = command.flags
-    for one, value, other in NEEDED:
-        if one in flags and _text(flags, one) in (value or _text(flags, one),) and other not in flags:
-            yield _refused(command, f"{one} needs {other}", one, hint=f"add {other}")
     if "--sequence-parallel" in flags and (_number(flags, PARALLEL[0]) or 1) == 1:
         what = "--sequence-parallel has no effect without tensor parallelism"
         yield conflict(what, flags["--sequence-parallel"].place, "remove it", severity="warning")
