@@ -42,6 +42,8 @@ class OtherFile(Record):
     """True if the keys are enough even beside those of GPT-NeoX."""
     is_migrated: bool = False
     """True if `deepy migrate` converts the file."""
+    is_no_run: bool = False
+    """True if the program trains no models."""
     instead: str = ""
     """What to do instead of writing the settings by their names here."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from neoxargs.base.problems import Problem
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import File, draft
-from neoxargs.resolve.keys.other_files import OURS
+from neoxargs.resolve.keys.other_files import INSIDE, OURS, file_of_another_program
 from neoxargs.resolve.keys.other_programs import files
+from tests.support.paths import ROOT
 from tests.support.snapshots import pinned
 
 TRAINER = """\
@@ -98,4 +101,55 @@ def test_no_file_is_recognised_by_names_of_ours() -> None:
     for file in files():
         first = file.keys[0]
         assert file.is_toml or not [key for key in first if REGISTRY.find(normal(key))], file.called
-        assert set(first).isdisjoint(file.keys[1]), file.called
+        assert all(set(first).isdisjoint({*group} - {*INSIDE}) for group in file.keys[1:]), file.called
+
+
+OF_NO_RUN = {
+    "Kubernetes": "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: 3\n",
+    "several documents": "apiVersion: v1\nkind: Service\n---\napiVersion: v1\nkind: Pod\n",
+    "Compose": "version: '3'\nservices:\n  web: {image: nginx}\nvolumes: {}\n",
+    "workflow": "name: CI\non: [push]\njobs:\n  test: {runs-on: ubuntu-latest}\n",
+    "conda": "name: env\nchannels: [conda-forge]\ndependencies: [python=3.11]\n",
+    "Hydra": "model:\n  net:\n    _target_: my.Net\nseed: 1\noptimizer: {lr: 1}\n",
+    "Hydra, with its list": "defaults:\n  - _self_\ntrainer: {max_epochs: 3}\n",
+    "NeMo": "name: gpt\ntrainer: {devices: 8}\nexp_manager: {}\nmodel: {micro_batch_size: 4}\n",
+    "LLaMA-Factory": "model_name_or_path: a/b\nadapter_name_or_path: c\ntemplate: llama3\n",
+    "any other": "title: My site\nauthor: me\ntheme: minima\nmarkdown: kramdown\npermalink: pretty\n",
+}
+
+
+@pytest.mark.parametrize("text", OF_NO_RUN.values(), ids=OF_NO_RUN)
+def test_what_is_no_run_at_all_is_one_problem(text: str) -> None:
+    pinned(only("my.yml", text))
+
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_misspelt_keys_do_not_make_a_file_another_programs(path: Path) -> None:
+    """Some keys, all keys, and parts of the file: a letter is lost, doubled or written twice the wrong way round."""
+    lines = path.read_text().split("\n")
+    keys = [number for number, line in enumerate(lines) if re.match(r'\s{0,2}"?[a-z][\w-]{4,}"?\s*:', line)]
+    for wrong in (keys[:3], keys[1::2], keys):
+        spoilt = [_misspelt(line, number) if number in wrong else line for number, line in enumerate(lines)]
+        assert file_of_another_program(File("my.yml", "\n".join(spoilt))) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_a_small_file_of_misspelt_keys_is_ours(count: int) -> None:
+    words = ["num_layers", "hidden_size", "seq_length", "train_iters", "model_parallel_size", "zero_optimization"]
+    text = "".join(f"{_misspelt(f'{word}: 8', number)}\n" for number, word in enumerate(words[:count]))
+    found = draft([File("my.yml", text)]).problems
+    assert [problem.id for problem in found].count("unknown-key") == count
+    unlike = "".join(f"{word}: 8\n" for word in ["alpha", "bravo", "title"][:count])
+    assert file_of_another_program(File("my.yml", unlike)) is None
+
+
+def _misspelt(line: str, number: int) -> str:
+    at = len(line) - len(line.lstrip(' "')) + 2
+    return (
+        line[:at] + line[at + 1 :],
+        line[:at] + line[at] + line[at:],
+        line[:at] + line[at + 1] + line[at] + line[at + 2 :],
+    )[number % 3]
