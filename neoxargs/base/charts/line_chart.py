@@ -187,7 +187,10 @@ def _axes(plane: Plane) -> str:
     marks = [mark for mark in ticks(plane.x0, plane.x1, 6) if mark == int(mark)]
     below = plane.height - BELOW + 18
     for value, label in zip(marks, labels(marks), strict=True):
-        parts.append(f'<text class="tick" x="{plane.x(value)}" y="{below}" text-anchor="middle">{label}</text>')
+        # A label at the left end begins there, so that it does not touch the word before it.
+        middle = float(plane.x(value)) - SMALL * len(label) / 2 > LEFT - 6
+        place = f'x="{plane.x(value)}" y="{below}" text-anchor="{"middle" if middle else "start"}"'
+        parts.append(f'<text class="tick" {place}>{label}</text>')
     parts.append(f'<text class="tick" x="{LEFT - 8}" y="{below}" text-anchor="end">iteration</text>')
     parts.append(f'<path class="axis" d="M{LEFT} {plane.height - BELOW}H{plane.width - RIGHT}"/>')
     return "".join(parts)
@@ -251,19 +254,20 @@ def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
     if note:
         bottom += 16 * (LEFT + SMALL * (len(unit) + len(note) + 2) > right)
         parts.append(f'<text class="note" x="{right}" y="{bottom}" text-anchor="end">{note}</text>')
-    names = [(series.name, f"var(--{series.colour})") for series in chart.series if series.points]
-    names += [(chart.level[0], "var(--soft)")] if chart.level else []
-    keys = [(name, colour, 36 + SMALL * len(name)) for name, colour in names if len(names) > 1]
+    round_end = 'stroke-width="3" stroke-linecap="round"'
+    names = [(series.name, f'stroke="var(--{series.colour})" {round_end}') for series in chart.series if series.points]
+    names += [(chart.level[0], 'class="level"')] if chart.level else []
+    keys = [(name, style, 36 + SMALL * len(name)) for name, style in names if len(names) > 1]
     # Beside the title, at the right end, if there is room; else in lines of its own.
     x, y = right + 16 - sum(key_width for *_, key_width in keys), 18
     if keys and x < LEFT + LARGE * len(chart.title) + 16:
         x = LEFT
         y = bottom = bottom + 18
-    for name, colour, key_width in keys:
+    for name, style, key_width in keys:
         if x + key_width - 16 > right + 1:
             x = LEFT
             y = bottom = bottom + 18
-        parts.append(f'<path d="M{x:.0f} {y - 4}h14" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>')
+        parts.append(f'<path d="M{x:.0f} {y - 4}h14" {style}/>')
         parts.append(f'<text class="key" x="{x + 20:.0f}" y="{y}">{escape(name)}</text>')
         x += key_width
     return "".join(parts), bottom + 12

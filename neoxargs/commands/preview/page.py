@@ -23,7 +23,7 @@ def to_html(forecast: Forecast, files: Sequence[str]) -> str:
         "time": [text.time(forecast)] if forecast.timeline.left else [],
         "memory": [verdict(forecast.plan)],
         "batch": [batch_equation(forecast.config)],
-        "warnings": [render([problem]).splitlines()[0] for problem in forecast.problems],
+        "problems": [render([problem]).splitlines()[0] for problem in forecast.problems],
         "continues": list(text.continued(forecast)),
     }
     tiles = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(forecast))
@@ -39,8 +39,10 @@ def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
     timeline = forecast.timeline
     yield "iterations", f"{timeline.left:,}"
     yield "tokens", format_count(timeline.left * timeline.tokens_per_iteration)
-    devices = f"{forecast.plan.layout.ranks} x {forecast.plan.target.device.name}"
-    yield f"planned, on {devices}", ranged(forecast.seconds, forecast.plan.time_error, format_duration)
+    if timeline.left:
+        devices = f"{forecast.plan.layout.ranks} x {forecast.plan.target.device.name}"
+        time, _, interval = ranged(forecast.seconds, forecast.plan.time_error, format_duration).partition(" (")
+        yield f"planned ({interval} on {devices}", time
     if forecast.cost is not None:
         yield "cost", format_number(forecast.cost)
     epochs = [each.epochs for each in timeline.drawn if each.epochs is not None]
