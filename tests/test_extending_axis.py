@@ -57,9 +57,11 @@ def test_losses_are_equal() -> None:
 
 def test_an_axis_without_effect(tmp_path: Path) -> None:
     page = (DOCS / "extending.md").read_text(encoding="utf-8")
+    section = page.partition("\n## An axis of parallelism\n")[2].partition("\n## ")[0]
+    assert " two files" in section and len(ADDED) == 2
     folder = copied(tmp_path / "checkout")
     for name, (at, lines) in ADDED.items():
-        assert name.removeprefix("neoxargs/") in page
+        assert name.removeprefix("neoxargs/") in section
         insert(folder / name, at, lines, "")
     mesh = folder / "neoxargs/train/process/mesh.py"
     insert(mesh, '{"expert": parallel.moe_expert_parallel_size', "", ', "context": parallel.context_parallel_size')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import copied, insert, run
+from tests.support.checkout import copied, insert, replace, run
 from tests.support.paths import DOCS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -195,14 +195,6 @@ def test_they_train_the_same_on_every_layout() -> None:
     for name in ("tp2", "pp2", "shards", "zero3"):
         assert_same_curve(found[name], found["alone"], norms=1e-3)
 '''
-
-
-def replace(file: Path, changes: dict[str, str]) -> None:
-    text = file.read_text(encoding="utf-8")
-    for before, after in changes.items():
-        assert text.count(before) == 1, f"{file}: {before}"
-        text = text.replace(before, after)
-    file.write_text(text, encoding="utf-8")
 
 
 @pytest.fixture

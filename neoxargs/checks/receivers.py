@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.hosts.packages import installed_versions
 from neoxargs.registry import REGISTRY, receivers
 from neoxargs.registry.receivers import numbers

@@ -15,25 +15,21 @@ from neoxargs.base.problems import Problem, close_matches, listed
 from neoxargs.config.config import Config
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
+from neoxargs.facts.objectives import OBJECTIVES
+from neoxargs.facts.optimizers import OPTIMIZERS
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.effects.no_effect import no_effect_warnings
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.synonyms import yaml_form
 
-#: Supported optimizers: ours, those of torch and of DeepSpeed.
-OPTIMIZERS = (
-    "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
-    "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
-    "MuAdam", "MuAdamW", "MuSGD",
-)  # fmt: skip
 #: Subjects of the registry that generate.py reads like train.py.
 MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 #: Parameter that only training reads -> supported values.
 TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
-    "optimizer.type": OPTIMIZERS,
+    "optimizer.type": tuple(OPTIMIZERS),
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
-    "train_impl": ("normal", "dpo", "kto", "rm"),
+    "train_impl": tuple(OBJECTIVES),
     "dataset_impl": ("gpt2", "pairwise"),
     "checkpoint.writer.type": ("FAST", "PYTHON", "fast", "python"),
 }

@@ -11,7 +11,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.model import vocabulary_rows
-from neoxargs.facts.optimizer_state import moments
+from neoxargs.facts.optimizers import moments
 from neoxargs.facts.trained import trained_parameters
 from neoxargs.registry.checkpoint import Checkpoint
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
+from neoxargs.facts.objectives import needs_reference_model
 from neoxargs.files.checkpoints.folder import recorded_base
 from neoxargs.processes.watch import Progress
 from neoxargs.train.batches.loader import Loader, Samples, collate, reads_data
@@ -34,8 +35,6 @@ from neoxargs.train.generation.paused import paused
 from neoxargs.train.model.lora import adapters
 from neoxargs.train.process.mesh import Mesh
 
-#: The values of `train_impl` that compare with a reference model.
-NEEDED_BY = ("dpo", "kto")
 #: Seconds between two lines about the progress.
 INTERVAL = 30.0
 
@@ -47,13 +46,12 @@ def prepare(config: Config, trainer: Trainer, data: Loader, mesh: Mesh, saver: C
     """
     recorded = read(saver.last) if saver.last else Recorded({}, saver.initial)
     saver.initial = recorded.initial
-    options = config.post_training
-    if options.train_impl == "dpo" and options.dpo_reference_free:
-        data.references.ignore()
-        saver.references = References()  # not those, which are no model's
-    else:
+    if needs_reference_model(config):
         data.references.restore(recorded.tables)
         saver.references = data.references
+    else:
+        data.references.ignore()
+        saver.references = References()  # not those, which are no model's
     if samples := missing(data):
         reference = Reference(trainer, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
         with _reference_model(config, trainer, saver, samples):

@@ -14,6 +14,7 @@ from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts import model
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.description import describe
+from neoxargs.facts.objectives import objective
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.metrics import FILE as METRICS
 from neoxargs.files.run_record import launch_command
@@ -89,7 +90,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
         position = saver.load()
     rank = failures.current_rank  # with a supervisor, which watches
     progress = watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
-    if config.post_training.train_impl in reference.NEEDED_BY:
+    if objective(config.post_training.train_impl).reference:
         reference.prepare(config, trainer, data, mesh, saver, progress)
     described = _described_run(config, process.world_size, position, vocabulary.padded)
     stops = config.checkpoint.on_save_error == "stop"

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from neoxargs.checks.trainer import LAYERS, OPTIMIZERS, reason, supported_values, trainer_problems
+from neoxargs.checks.trainer import LAYERS, reason, supported_values, trainer_problems
+from neoxargs.facts.optimizers import OPTIMIZERS
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved

@@ -28,6 +28,15 @@ def insert(file: Path, at: str, before: str, after: str) -> None:
     file.write_text(text.replace(at, before + at + after, 1), encoding="utf-8")
 
 
+def replace(file: Path, changes: dict[str, str]) -> None:
+    """Replace texts, each of which must stand there once; what replaces "" is the text of a new file."""
+    text = "" if "" in changes else file.read_text(encoding="utf-8")
+    for before, after in changes.items():
+        assert text.count(before) == 1, f"{file}: {before}"
+        text = text.replace(before, after)
+    file.write_text(text, encoding="utf-8")
+
+
 def run(folder: Path, *words: str, **variables: str) -> str:
     """Run Python in a copy; return what it prints."""
     environ = {**os.environ, "PYTHONPATH": str(folder), **variables}

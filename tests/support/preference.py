@@ -178,15 +178,24 @@ def steps_of_a_reward_model(model: Any, pairs: Pairs, penalty: float, count: int
         return losses, (rewards(pairs.chosen) - rewards(pairs.rejected)).tolist()
 
 
-def steps_of_dpo(model: Any, pairs: Pairs, count: int) -> list[float]:
-    """Train transformers' model by gradient descent on all pairs at once; return the losses."""
-    reference, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), RATE)
+def of_dpo(differences: Tensor) -> Tensor:
+    return -F.logsigmoid(BETA * differences).mean()
+
+
+def steps_on_pairs(
+    model: Any, pairs: Pairs, count: int, loss_of: Callable[[Tensor], Tensor] = of_dpo, rate: float = RATE
+) -> list[float]:
+    """Train transformers' model by gradient descent on all pairs at once; return the losses.
+
+    loss_of: the loss, of the differences of the pairs' log-ratios.
+    """
+    reference, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), rate)
     with torch.no_grad():
         before = [_log_probabilities(reference, answers) for answers in pairs]
 
     def loss() -> Tensor:
         chosen, rejected = (_log_probabilities(model, answers) for answers in pairs)
-        return -F.logsigmoid(BETA * ((chosen - before[0]) - (rejected - before[1]))).mean()
+        return loss_of((chosen - before[0]) - (rejected - before[1]))
 
     return _descent(optimizer, [loss] * count)
 

@@ -12,6 +12,7 @@ from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
 from neoxargs.facts.data import path_list
 from neoxargs.facts.model import is_reward_model
+from neoxargs.facts.objectives import needs_reference_model
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest
 from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
@@ -98,12 +99,11 @@ def _moved_samples(config: Config, checkpoint: Path) -> Iterator[str]:
 def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield an error if a run continues one without a reference model, but needs the log-probabilities of one."""
     saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    options = config.post_training
-    needed = options.train_impl == "kto" or (options.train_impl == "dpo" and not options.dpo_reference_free)
-    if saved is None or config.checkpoint.finetune or not needed or saved.get("train_impl", "normal") != "normal":
+    is_new = saved is None or config.checkpoint.finetune or saved.get("train_impl", "normal") != "normal"
+    if is_new or not needs_reference_model(config):
         return
     what = f"load ({checkpoint}): the checkpoint contains nothing of a reference model, because its run did not use "
-    what += f"train_impl: {options.train_impl}"
+    what += f"train_impl: {config.post_training.train_impl}"
     hint = "set finetune: true to start a new run, with the loaded model as its reference model"
     about = ("load", "train_impl", "finetune")
     yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=about)

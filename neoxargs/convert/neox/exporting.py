@@ -20,7 +20,7 @@ from torch import Tensor
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.model import vocabulary_rows, weights_of_layers
-from neoxargs.facts.optimizer_state import state_type
+from neoxargs.facts.optimizers import state_type
 from neoxargs.files.neox_checkpoint.contents import SCHEDULE
 from neoxargs.files.neox_checkpoint.files import layer_file, state_file
 from neoxargs.files.neox_checkpoint.optimizer import STATES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
-from neoxargs.facts.optimizer_state import state_type
+from neoxargs.facts.optimizers import state_type
 from neoxargs.facts.trained import is_frozen
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
-from neoxargs.facts.optimizer_state import state_type
+from neoxargs.facts.optimizers import state_type
 from neoxargs.files.neox_checkpoint.contents import SEQUENTIAL, Contents
 from neoxargs.files.neox_checkpoint.pickles import Inert, TensorRef, read
 from neoxargs.files.neox_checkpoint.weights import decays

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, is_one_edit, listed
 from neoxargs.base.record import replace
-from neoxargs.checks import trainer
+from neoxargs.facts import optimizers
 from neoxargs.facts.description import counted
 from neoxargs.migrate.as_is.keys import Fate, Program, conflict, entries, number, other_version, unknown_key
 from neoxargs.migrate.deepspeed.convert import is_deepspeed
@@ -53,7 +53,7 @@ FILLED_IN = {
 }  # fmt: skip
 #: Key -> the names that DeepSpeed knows; others can be those of torch.
 NAMED = {
-    "optimizer.type": trainer.OPTIMIZERS,
+    "optimizer.type": tuple(optimizers.OPTIMIZERS),
     "scheduler.type": ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"),
 }
 #: Optimizers that DeepSpeed builds itself; their constructors refuse other arguments than those of the registry.

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
-from neoxargs.facts.optimizer_state import accumulates_in_fp32, moments
+from neoxargs.facts.optimizers import accumulates_in_fp32, moments
 from neoxargs.plan.given.assumptions import ALLREDUCE_BUCKET, DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.plan.memory.stages import Stage
 

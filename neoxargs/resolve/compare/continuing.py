@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from neoxargs.registry.declare import Parameter
+from neoxargs.registry.post_training import PostTraining
 from neoxargs.resolve.compare.impact import IMPACTS, Values, kind_of
 
 #: weights: the weights belong to the old value. adapted: a model can be trained further with another value.
@@ -37,9 +38,8 @@ REASONS: Mapping[str, tuple[Level, str]] = {
         "moe_eval_capacity_factor moe_min_capacity"
     ),
     "it affects only training, or only the computation of the loss": (
-        "training", "seq_length attention_dropout hidden_dropout weight_decay z_loss softmax_over_padding "
-        "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor train_impl "
-        "dpo_beta dpo_fp32 dpo_reference_free kto_beta kto_fp32 kto_desirable_weight kto_undesirable_weight"
+        "training", "seq_length attention_dropout hidden_dropout weight_decay softmax_over_padding "
+        "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor"
     ),
     "the weights of a checkpoint replace the initial ones": (
         "apart", "init_method output_layer_init_method init_method_std use_cpu_initialization mup_init_scale"
@@ -68,6 +68,8 @@ def level_of(parameter: Parameter) -> Level:
     """Return what another value of a parameter means for a checkpoint."""
     if parameter.effect != "model" or IMPACTS[kind_of(parameter)] != "result" or parameter.replaced_by is not None:
         return "apart"
+    if parameter.group is PostTraining:
+        return "training"  # losses
     name, levels = parameter.name, _levels()
     return levels.get(name) or levels.get(f"{name.partition('.')[0]}.", "weights")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 

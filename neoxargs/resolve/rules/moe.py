@@ -8,6 +8,7 @@ from datetime import date
 from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
 from neoxargs.facts.layout import ranks_of_replica
+from neoxargs.facts.optimizers import OPTIMIZERS
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import removed
 from neoxargs.registry.moe import Moe
@@ -17,10 +18,7 @@ from neoxargs.resolve.rules.shared_findings import divisible_by
 #: The day on which GPT-NeoX replaced DeepSpeed's and MegaBlocks' experts.
 REPLACED = date(2025, 5, 9)
 #: Optimizers that support experts which data parallel ranks divide among them.
-AVERAGING = (
-    "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "MuAdam", "MuAdamW",
-    "MuSGD",
-)  # fmt: skip
+AVERAGING = [name for name, kind in OPTIMIZERS.items() if kind.divides_experts]
 
 
 @derive

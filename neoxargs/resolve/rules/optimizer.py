@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.layout import ranks_of_replica
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, ignored

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import Paths, path_list
+from neoxargs.facts.objectives import objective
 from neoxargs.resolve.rules.rule import Finding, check, check_each_split, refuse
-
-#: The values of `train_impl` whose losses compare the two answers of a pair.
-COMPARING = ("dpo", "rm")
 
 
 @check
@@ -20,10 +18,11 @@ def preference_training_needs_pairs(train_impl: str, dataset_impl: str) -> Findi
         valid_data_paths: answers
         test_data_paths: answers
     """
-    if (train_impl in COMPARING) == (dataset_impl == "pairwise"):
+    pairs = objective(train_impl).pairs
+    if pairs == (dataset_impl == "pairwise"):
         return None
     about = ["train_impl", "dataset_impl"]
-    if train_impl in COMPARING:
+    if pairs:
         what = f"train_impl ({train_impl}) needs preference pairs, but dataset_impl is {dataset_impl}"
         advice = (
             "set dataset_impl: pairwise, pos_train_data_paths to the preferred answers and neg_train_data_paths to "

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.lr_schedule import LearningRateCurve
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 
 #: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.

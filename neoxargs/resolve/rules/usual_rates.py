@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.facts.objectives import objective
 from neoxargs.resolve.rules.optimizer import is_adam
 from neoxargs.resolve.rules.rule import Finding, check, warn
 from neoxargs.resolve.rules.usual import USUAL
@@ -101,7 +102,7 @@ def learning_rate_suits_the_finetuning(  # noqa: PLR0913, PLR0917 - what decides
         lora: {rank: 8, alpha: 32}
         lr: 0.003
     """
-    adapters, preference = bool(lora__rank), train_impl in ("dpo", "kto")
+    adapters, preference = bool(lora__rank), objective(train_impl).reference
     trains_some = adapters or preference or finetune or soft_prompt_tuning__enabled
     if not trains_some or not is_adam(optimizer__type) or hidden_size < NARROWEST or not 0 < lr <= MISTYPED:
         return None

@@ -20,7 +20,7 @@ from torch import nn
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.model import rows_for
-from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
+from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.train.deepspeed import expert_groups, half_precision, interface, patches, skip_steps, swap
 from neoxargs.train.deepspeed.weight_names import named_weights

@@ -44,4 +44,8 @@ class DpoLoss(Loss):
             (chosen_P > rejected_P) * 1.0,
         )
         self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
+        return self.of_margins(margin_P)
+
+    def of_margins(self, margin_P: Tensor) -> Tensor:
+        """Return the loss of the pairs: a scalar. margin_P: beta x difference of the log-ratios."""
         return -F.logsigmoid(margin_P).mean()

@@ -13,7 +13,7 @@ from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.train.optim import lion_sm3_madgrad
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.muon import Orthogonal

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from neoxargs.facts.optimizer_state import accumulates_in_fp32
+from neoxargs.facts.optimizers import accumulates_in_fp32
 from neoxargs.train.deepspeed.optimizer_view import Holdings, before_step
 from tests.support.layouts import PIPE, TWO_STAGES
 from tests.support.ranks import run_ranks

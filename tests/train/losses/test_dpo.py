@@ -32,7 +32,7 @@ from tests.support.ranks import run_ranks
 @pytest.mark.timeout(400)
 def test_steps_on_every_layout_are_those_of_transformers(tmp_path: Path) -> None:
     model, ours = llama(tmp_path)
-    expected = preference.steps_of_dpo(model, preference.written(tmp_path, PAIRS, SEQ), 4)
+    expected = preference.steps_on_pairs(model, preference.written(tmp_path, PAIRS, SEQ), 4)
     alone = on_every_layout(tmp_path, ours, expected[:3], **preference.settings(tmp_path))
     # After the third step, on the same pairs.
     assert alone["loss"] == pytest.approx(expected[3], abs=3e-6)

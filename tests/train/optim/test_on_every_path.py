@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.checks.trainer import OPTIMIZERS
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import OPTIMIZERS, is_onebit
 from tests.support.layouts import BF16, FP16
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, train

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neoxargs.config.config import Config
 from neoxargs.facts.model import GATED
-from neoxargs.facts.optimizer_state import state_type
+from neoxargs.facts.optimizers import state_type
 from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.files.neox_checkpoint.evidence import Decision, query_key_value_order
 from neoxargs.files.neox_checkpoint.optimizer import (

@@ -1,4 +1,4 @@
-"""The counts of `facts/optimizer_state.py` equal the state of the built optimizers."""
+"""The counts of `facts/optimizers.py` equal the state of the built optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from neoxargs.facts.optimizer_state import AMSGRAD, MOMENTS, OPTIONAL_MOMENTUM, moments
+from neoxargs.facts.optimizers import _KINDS, moments
 from neoxargs.facts.timeline import checkpoint_bytes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.memory.states import ModelStates, optimizer_state
@@ -58,4 +58,4 @@ def test_the_disk_and_the_plan_count_momentum_alike(kind: str, many: int) -> Non
 
 
 def test_every_name_is_an_optimizer() -> None:
-    assert {*MOMENTS, *OPTIONAL_MOMENTUM, *AMSGRAD} <= {*TYPES}
+    assert {*_KINDS} <= {*TYPES}
