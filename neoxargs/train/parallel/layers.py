@@ -228,17 +228,15 @@ class RowLinear(nn.Module):
         self.lora: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self._multiplied(x)
-        return y if self.lora is None else y + self.lora(x)
-
-    def _multiplied(self, x: Tensor) -> Tensor:
         if self.tensor.size == 1:
-            return F.linear(x, self.weight, self.bias)
-        y = F.linear(x, self.weight)
-        if self.partial:
-            return y if self.bias is None else y + _bias_summand(self.bias, self.tensor.size)
-        y = leave_region(y, self.tensor, self.sequence)
-        return y if self.bias is None else y + self.bias  # after the sum, so that it counts once
+            y = F.linear(x, self.weight, self.bias)
+        elif self.partial:
+            y = F.linear(x, self.weight)
+            y = y if self.bias is None else y + _bias_summand(self.bias, self.tensor.size)
+        else:
+            y = leave_region(F.linear(x, self.weight), self.tensor, self.sequence)  # the all-reduce
+            y = y if self.bias is None else y + self.bias  # after the sum, so that it counts once
+        return y if self.lora is None else y + self.lora(x)
 
 
 def _bias_summand(bias: Tensor, ranks: int) -> Tensor:

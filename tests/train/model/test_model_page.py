@@ -12,6 +12,9 @@ from tests.support.paths import DOCS, ROOT
 #: `Class.method`, `function` or `Class`, before the link to its module.
 NAMED = re.compile(r"`(\w+)(?:\.(\w+))?` (?:in|of) \[[^\]]+\]\(\.\./([^)]+)\)")
 
+#: Beside what a reader wants to see: a line to search for, and the link to its module.
+SEARCHED = re.compile(r"^\| [^|]+ \| `([^`|]+)` \| \[[^\]]+\]\(\.\./([^)]+)\) \|", re.MULTILINE)
+
 
 def missing(page: str, root: Path) -> list[str]:
     """Return the names that the module beside them does not define."""
@@ -26,8 +29,14 @@ def missing(page: str, root: Path) -> list[str]:
 
 def test_the_page_names_what_there_is() -> None:
     page = (DOCS / "model.md").read_text(encoding="utf-8")
-    assert len(NAMED.findall(page)) > 15
+    assert len(NAMED.findall(page)) > 12
     assert missing(page, ROOT) == []
+
+
+def test_each_line_to_search_for_stands_once_in_its_module() -> None:
+    lines = SEARCHED.findall((DOCS / "model.md").read_text(encoding="utf-8"))
+    assert len(lines) == 9
+    assert [line for line, module in lines if (ROOT / module).read_text(encoding="utf-8").count(line) != 1] == []
 
 
 @pytest.mark.parametrize("name", ["Engine.train_step", "Trainer.train"])
