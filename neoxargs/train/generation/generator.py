@@ -292,7 +292,7 @@ def _broadcast(tensor: Tensor, axis: Axis, rank: int) -> None:
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Pad rows on the right to tokens_BS; return them and each row's last position, (B)."""
-    tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
-    for row, ids in zip(tokens, rows, strict=True):
-        row[: len(ids)] = torch.tensor(ids)
-    return tokens, torch.tensor([len(ids) - 1 for ids in rows])
+    tokens_BS = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
+    for row_S, ids in zip(tokens_BS, rows, strict=True):
+        row_S[: len(ids)] = torch.tensor(ids)
+    return tokens_BS, torch.tensor([len(ids) - 1 for ids in rows])

@@ -23,7 +23,7 @@ from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class Scores(nn.Module):
-    """From the queries, keys and values of one layer, (batch, heads, seq, head_dim) each, to the query's shape."""
+    """From query_BNSH, key_BKCH and value_BKCH of one layer to context_BNSH."""
 
     def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()

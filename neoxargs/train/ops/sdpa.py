@@ -17,11 +17,10 @@ WIDEST_FLASH_HEAD = 256
 
 
 def attend(query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Compute attention: (batch, heads, seq, head_dim) of each -> the query's shape.
+    """Return context_BNSH; with grouped-query attention, K is smaller than N.
 
-    Key and value have fewer heads than the query with grouped-query attention. mask: None for causal attention;
-    otherwise, broadcast to (batch, heads, seq, seq), a bool mask of the pairs that attend, or a bias on the scores in
-    which -inf masks a pair.
+    mask: None for causal attention; otherwise, broadcast to (B, N, S, C), a bool mask of the pairs that attend, or a
+    bias on the scores in which -inf masks a pair.
     """
     gqa = key_BKCH.shape[1] < query_BNSH.shape[1]
     if gqa and not has_gqa_kernel(query_BNSH, mask is not None):
@@ -62,10 +61,10 @@ def repeat_heads(key_BKCH: Tensor, value_BKCH: Tensor, heads: int) -> tuple[Tens
 
 
 def causal_mask(seq: int, device: torch.device) -> Tensor:
-    """(seq, seq): whether the row's token attends to the column's token."""
+    """(S, C): whether the row's token attends to the column's token."""
     return torch.ones(seq, seq, dtype=torch.bool, device=device).tril()
 
 
 def shared_causal_mask(seq: int, device: torch.device, tables: Tables) -> Tensor:
-    """Return the causal mask (seq, seq) that all layers of a model share."""
+    """Return the causal mask (S, C) that all layers of a model share."""
     return tables.square(("causal", device), seq, lambda size: causal_mask(size, device))

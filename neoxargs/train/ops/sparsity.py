@@ -72,7 +72,7 @@ def layer_pattern(config: Config, layer: int, seed: int) -> Pattern | None:
 
 
 def layout(pattern: Pattern) -> Tensor:
-    """(heads, blocks, blocks): which blocks are attended to, before the causal mask."""
+    """(N, blocks, blocks): which blocks are attended to, before the causal mask."""
     heads = pattern.heads if pattern.different_layout_per_head else 1
     blocks = torch.zeros(heads, pattern.blocks, pattern.blocks, dtype=torch.bool)
     for head in range(heads):
@@ -82,14 +82,14 @@ def layout(pattern: Pattern) -> Tensor:
 
 
 def token_mask(pattern: Pattern, axis: Axis, device: torch.device) -> Tensor:
-    """(heads / tensor ranks, or 1 if all heads agree, seq, seq): whether the row's token attends to the column's."""
+    """(N, S, C): whether the row's token attends to the column's. N: heads of this rank, or 1 if all agree."""
     blocks = local_layout(pattern, axis).to(device)
     tokens = blocks.repeat_interleave(pattern.block, 1).repeat_interleave(pattern.block, 2)
     return tokens & causal_mask(pattern.seq_length, device)
 
 
 def local_layout(pattern: Pattern, axis: Axis) -> Tensor:
-    """Return the layout of this rank's heads: (heads / tensor ranks, or 1 if all heads agree, blocks, blocks)."""
+    """Return the layout (N, blocks, blocks). N: heads of this rank, or 1 if all agree."""
     full = layout(pattern)
     return full.chunk(axis.size)[axis.rank] if pattern.different_layout_per_head else full[:1]
 
