@@ -188,14 +188,17 @@ def norm_size(config: Config, width: int | None = None) -> int:
     return sizes.get(config.norm.norm, width * (2 if config.norm.use_bias_in_norms else 1))
 
 
+def head_norms(norm: Norm) -> str:
+    """Return what each norm of queries and keys normalises together: a `head`, or `all_heads`; "" without them."""
+    return norm.qk_layernorm_scope if norm.use_qk_layernorm else ""
+
+
 def head_norms_size(config: Config) -> int:
     """Return the parameters of a layer's norms of queries and keys."""
-    if not config.norm.use_qk_layernorm:
-        return 0
-    shape, width = config.shape, head_dim(config.shape)
-    if config.norm.qk_layernorm_scope == "all_heads":
+    kind, shape, width = head_norms(config.norm), config.shape, head_dim(config.shape)
+    if kind == "all_heads":
         return width * (shape.num_attention_heads + shape.num_kv_heads)
-    return 2 * norm_size(config, width)
+    return 2 * norm_size(config, width) if kind else 0
 
 
 def norms_before(norm: Norm) -> bool:

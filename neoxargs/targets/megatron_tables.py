@@ -35,7 +35,7 @@ OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
     "muon": "muon",
 }  # fmt: skip
-#: Parameter -> the values that Megatron-LM supports.
+#: Parameter -> the values that Megatron-LM supports. `megatron_unsupported` adds deepy's own parameters of the model.
 SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("gelu", "swiglu"),
     "pos_emb": tuple(POSITIONS),
@@ -51,17 +51,11 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "output_layer_init_method": ("scaled_normal", "xavier_uniform"),
     "z_loss": (0.0,),
     "rms_norm_epsilon_under_root": (True,),
-    "qk_layernorm_scope": ("head",),
-    "norm_placement": ("before",),
     "rope_scaling.rope_type": ("default", "linear", "llama3"),
     "rope_scaling.attention_factor": (None,),
     "rope_scaling.low_freq_factor": (1.0,),
     "rope_scaling.high_freq_factor": (4.0,),
-    "softmax_scale": (None,),
-    "attn_logit_softcapping": (None,),
-    "final_logit_softcapping": (None,),
-    "embedding_multiplier": (1.0,),
-    "rope_local_base_freq": (None,),
+    "lora.rank": (0,),
     "gpt_j_residual": (False,),
     "gpt_j_tied": (False,),
     "num_unique_layers": (None,),
@@ -84,5 +78,5 @@ SENT_OTHERWISE = {
     "mlp_multiple_of", "train_data_weights", "valid_data_weights", "test_data_weights", "log_grad_pct_zeros",
     "use_wandb", "checkpoint_scale", "extra_save_iters", "text_path", "data_impl", "mmap_warmup", "dialect",
     "use_shared_fs", "config_files", "user_script", "git_hash", "softmax_over_padding",
-    "warmup_from_zero", "sample_order", "repeat_eval_samples",
+    "exact_mlp_width", "warmup_from_zero", "sample_order", "repeat_eval_samples",
 }  # fmt: skip

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
-from neoxargs.registry import ABSENT, Parameter
+from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from neoxargs.resolve.compare.continuing import level_of
+from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.targets.megatron_tables import (
     LLAMA3_CONTEXT,
@@ -37,9 +41,20 @@ def dropped_settings(config: Config) -> list[Problem]:
     return [_dropped(parameter, config) for parameter in written if not _is_sent(parameter, config)]
 
 
+@cache
+def _only_default() -> dict[str, tuple[Any, ...]]:
+    """Return deepy's own parameters that change what the weights of a model compute -> the default.
+
+    Not those of sections, of which another key says whether they are read.
+    """
+    own = (p for p in REGISTRY.parameters.values() if p.ours and not p.megatron and p.attribute == p.name)
+    names = {p.name: p.default for p in own if level_of(p) in ("weights", "adapted") and p.default is not ABSENT}
+    return {name: (default,) for name, default in names.items() if name not in (*TRANSLATED, *SENT_OTHERWISE)}
+
+
 def _is_sent(parameter: Parameter, config: Config) -> bool:
     """Return whether a flag has the value, directly or through a derived parameter, or Megatron-LM needs none."""
-    carried = parameter.name in (*TRANSLATED, *SUPPORTED_VALUES, *SENT_OTHERWISE)
+    carried = parameter.name in (*TRANSLATED, *SUPPORTED_VALUES, *_only_default(), *SENT_OTHERWISE)
     if carried or parameter.megatron or parameter.replaced_by:
         return True
     if parameter.effect in ("none", "config", "launcher", "generation") or "DSL" in parameter.origins:
@@ -64,7 +79,9 @@ def _refusal(config: Config, what: str, *about: str, hint: str = "") -> Problem:
 
 
 def _unsupported_values(config: Config) -> Iterator[Problem]:
-    for name, values in SUPPORTED_VALUES.items():
+    is_unread = unread_by_run(config)
+    own = {name: values for name, values in _only_default().items() if not is_unread(name)}
+    for name, values in (SUPPORTED_VALUES | own).items():
         value = config.get(name)
         if value not in values and not (isinstance(value, str) and value.lower() in values):
             choices = [yaml_form(choice) for choice in values if choice is not None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import has_qkv_bias, mechanisms
 from neoxargs.facts.layer_kinds import block_name
-from neoxargs.facts.model import layers_with_experts
+from neoxargs.facts.model import head_norms, layers_with_experts
 from neoxargs.resolve import resolve
 
 TABLE = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- end of families -->)", re.S)
@@ -49,14 +49,14 @@ def _norms(config: Config) -> str:
 
 
 def _attention(config: Config) -> str:
-    shape, attention, norm = config.shape, config.attention, config.norm
-    scope = "all heads" if norm.qk_layernorm_scope == "all_heads" else "each head"
+    shape, attention, normed = config.shape, config.attention, head_norms(config.norm)
+    scope = "all heads" if normed == "all_heads" else "each head"
     biases = "biases" if attention.use_bias_in_attn_linear else "query, key and value biases"
     grouped = shape.num_kv_heads < shape.num_attention_heads
     named = {
         "grouped-query" if grouped else "multi-head": True,
         biases: has_qkv_bias(attention),
-        f"query and key norms of {scope}": norm.use_qk_layernorm,
+        f"query and key norms of {scope}": bool(normed),
     }
     return ", ".join([*(name for name, is_there in named.items() if is_there), *mechanisms(config)])
 

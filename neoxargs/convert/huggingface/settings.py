@@ -195,7 +195,7 @@ NO_GROUPED_QUERIES = Demand(
 ALWAYS_GATED = only("activation", *GATED)
 #: What the families before LLaMA demand.
 UNGATED_DECODER = (
-    only("sliding_window_width", None), only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS,
+    only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS,
     NO_GROUPED_QUERIES, only("activation", *PLAIN_ACTIVATIONS), FULL_ATTENTION, ONE_EPSILON,
 )  # fmt: skip
 #: Keys that every family refuses unless they have these values.

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.convert.huggingface.family import OMIT, Setting, Values
+from neoxargs.convert.huggingface.family import OMIT, Demand, Setting, Values
+from neoxargs.convert.huggingface.settings import only
 from neoxargs.facts.attention import layer_window
 
 #: The names of layers with and without a window in `layer_types`.
@@ -32,6 +33,12 @@ def exported(key: str, to_theirs: Callable[[Config], Any], *ours: str) -> Settin
 
 
 WINDOW = ("sliding_window_width", "window_attn_skip_freq")
+NO_WINDOW = only("sliding_window_width", None)
+EVERY_WINDOW = Demand(
+    "window_attn_skip_freq",
+    lambda config: config.attention.window_attn_skip_freq is None or config.attention.sliding_window_width is None,
+    "the same window in every layer",
+)
 #: The keys of a window that some layers have. `windows` reads them.
 LAYER_WINDOWS = (
     exported(
@@ -45,6 +52,8 @@ LAYER_WINDOWS = (
         lambda config: OMIT if (width := config.attention.sliding_window_width) is None else width + 1,
     ),
 )
+#: The key of families that ignore these keys unless it is true.
+USES_WINDOW = exported("use_sliding_window", lambda config: config.attention.sliding_window_width is not None)
 
 
 def windows(width: int | None, types: Sequence[str]) -> Values:

@@ -9,6 +9,7 @@ from neoxargs.facts.attention import BIASED, attention_width, fits_flex, head_di
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import attention_layers
+from neoxargs.facts.model import head_norms
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.norms import inside_head_norms
@@ -36,7 +37,7 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
     keys = queries // group
     stored = queries + 2 * keys + queries
-    rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
+    rotary, normed = config.embedding.pos_emb == "rotary", bool(head_norms(config.norm))
     if not selective:
         stored += queries + keys if normed or (rotary and sizes.assumed.projection_kept) else 0
         stored += queries if group > 1 and not rotary and not normed else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neoxargs.config.config import Config
+from neoxargs.facts.model import head_norms
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 
@@ -37,12 +38,12 @@ def unfused_rmsnorm(sizes: ActivationSizes) -> bool:
 
 def inside_head_norms(sizes: ActivationSizes, heads: int, outputs: int) -> int:
     """Bytes that the norms of queries and keys store. outputs: of those over all heads, which are not recomputed."""
-    norm = sizes.config.norm
-    if not norm.use_qk_layernorm:
-        return 0
-    if norm.qk_layernorm_scope == "all_heads":  # one deviation for the queries of a token and one for its keys
+    kind = head_norms(sizes.config.norm)
+    if kind == "all_heads":  # one deviation for the queries of a token and one for its keys
         return 2 * sizes.tokens * SINGLE + outputs
-    return 0 if stores_input_only(sizes.config) else _statistics(sizes.config) * heads * sizes.tokens * SINGLE
+    if not kind or stores_input_only(sizes.config):
+        return 0
+    return _statistics(sizes.config) * heads * sizes.tokens * SINGLE
 
 
 def _statistics(config: Config) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width, has_qkv_bias
-from neoxargs.facts.model import GATED, mlp_width, norms_of_block
+from neoxargs.facts.model import GATED, head_norms, mlp_width, norms_of_block
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -76,7 +76,7 @@ def _head_passes(sizes: ActivationSizes) -> tuple[float, float]:
     config, (queries, keys) = sizes.config, _heads(sizes)
     rotated = config.embedding.pos_emb == "rotary"
     rotation = _rotation_passes(sizes) * (queries + keys) if rotated else 0.0
-    if not config.norm.use_qk_layernorm:
+    if not head_norms(config.norm):
         if rotated:
             return rotation + COPY * keys, rotation + COPY * keys
         return COPY * queries if keys < queries else 0.0, COPY * (queries + 2 * keys)
@@ -108,7 +108,7 @@ def _norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
 
 def _head_norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
     """Return the passes of a norm of queries or keys; over all heads, it consists of separate kernels in fp32."""
-    return (20, 47) if sizes.config.norm.qk_layernorm_scope == "all_heads" else _norm_passes(sizes)
+    return (20, 47) if head_norms(sizes.config.norm) == "all_heads" else _norm_passes(sizes)
 
 
 def _bias_passes(config: Config, stream: float, ratio: float, sizes: ActivationSizes) -> float:

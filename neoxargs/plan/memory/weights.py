@@ -18,6 +18,7 @@ from neoxargs.facts.model import (
     RECURRENCES,
     has_dense_network,
     has_experts,
+    head_norms,
     head_norms_size,
     is_reward_model,
     mlp_rows,
@@ -158,6 +159,6 @@ def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterat
 
 
 def _norms(config: Config) -> list[Weight]:
-    sharded = config.norm.qk_layernorm_scope == "all_heads"
-    in_attention = [Weight("norms", head_norms_size(config), sharded)] if config.norm.use_qk_layernorm else []
+    kind = head_norms(config.norm)
+    in_attention = [Weight("norms", head_norms_size(config), kind == "all_heads")] if kind else []
     return [norm(config)] * norms_of_block(config) + in_attention

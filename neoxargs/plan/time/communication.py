@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
-from neoxargs.facts.model import has_experts
+from neoxargs.facts.model import has_experts, head_norms
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -125,7 +125,7 @@ def _of_layers(config: Config, layers: int) -> Iterator[tuple[Operator, int]]:
 
 def _of_head_norms(config: Config, layers: int) -> int:
     """Return the sums of squares over all heads: of queries and of keys, in each pass."""
-    if not config.norm.use_qk_layernorm or config.norm.qk_layernorm_scope != "all_heads":
+    if head_norms(config.norm) != "all_heads":
         return 0
     again = layers if recomputed_groups(config, layers) else 0
     return 2 * (2 * layers + again)

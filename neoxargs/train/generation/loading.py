@@ -19,6 +19,7 @@ from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.model.soft_prompt.prompt import PLACEHOLDER
+from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
 
@@ -47,9 +48,8 @@ def make_generator(
     """Return the generator that continues prompts with a loaded model."""
     model: PlainModel | PipelinedModel
     if isinstance(trainer, Pipelined):
-        bound = config.embedding.final_logit_softcapping or 0.0
         # Without sequence parallelism, see `for_generation`.
-        loss = Loss(build.vocabulary(config, tokenizer.vocab_size), mesh.tensor, softcap=bound)
+        loss = Loss.of(config, build.vocabulary(config, tokenizer.vocab_size), Ranks(mesh.tensor))
         model = PipelinedModel(
             trainer.deepspeed.module,
             loss,

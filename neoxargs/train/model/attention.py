@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import ScoreRule, attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.facts.data import masks_documents, resets_positions
+from neoxargs.facts.model import head_norms
 from neoxargs.train.model import scales
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
@@ -79,8 +80,8 @@ class SelfAttention(nn.Module):
         self.query_key_value = weights.column("query_key_value", shape.hidden_size, rows, init_in, qkv_bias)
         self.dense = weights.row("dense", attention_width(shape), shape.hidden_size, init_out, bias, partial)
         self.norms: nn.ModuleList | None = None
-        self.over_all_heads = config.norm.qk_layernorm_scope == "all_heads"
-        if config.norm.use_qk_layernorm:
+        self.over_all_heads = head_norms(config.norm) == "all_heads"
+        if head_norms(config.norm):
             counts = enumerate((self.queries_per_group, 1))
             self.norms = nn.ModuleList(
                 AllHeadsNorm((self.local_groups, count, self.head_dim), config.norm, weights.at(f"norms.{number}"))
@@ -141,7 +142,7 @@ class SelfAttention(nn.Module):
     def _prepared(self, x_BSKGH: Tensor, norm: nn.Module | None, scale: float, angles: Angles | None) -> Tensor:
         """Return queries or keys as attention takes them: normalised, scaled, rotated.
 
-        x_BSKGH -> (B, heads, S, H). angles: None if not rotated.
+        x_BSKGH -> x_BNSH. angles: None if not rotated.
         """
         if norm is not None:
             # Before heads move, for which grouped queries are copied: the norm stores its input.
@@ -193,7 +194,7 @@ def is_half(x: Tensor) -> bool:
 
 
 def _by_head(x_BSKGH: Tensor) -> Tensor:
-    """x_BSKGH -> (B, K x G, S, H)."""
+    """x_BSKGH -> x_BNSH, with N = K x G."""
     return x_BSKGH.flatten(2, 3).transpose(1, 2)
 
 
@@ -240,7 +241,7 @@ class Masks:
         return not (self.rule.pattern or self.rule.slopes or self.relative or self._is_window_narrow(seq))
 
     def allowed(self, seq: int, starts_BS: Tensor | None, device: torch.device) -> Tensor | None:
-        """Boolean mask of the pairs that attend, broadcast to (batch, heads, seq, seq); None if it is only causal."""
+        """Boolean mask of the pairs that attend, broadcast to (B, N, S, C); None if it is only causal."""
         static = self._static(seq, device)
         if starts_BS is None:
             return static
@@ -275,7 +276,7 @@ class Masks:
         return self.tables.square(key, seq, build)
 
     def _later_mask(self, seq: int, device: torch.device, cache: Cache) -> Tensor:
-        """Return the rows of the new tokens: (batch, heads or 1, new tokens, seq)."""
+        """Return the rows of the S new tokens: (B, N or 1, S, C)."""
         rule, size = self.rule, cache.capacity
         allowed = cache.visible(rule.window)
         if rule.pattern is not None:
@@ -296,7 +297,7 @@ class Masks:
         return shared_causal_mask(seq, device, self.tables)
 
     def _pattern(self, device: torch.device) -> Tensor:
-        """(heads / tensor ranks, or 1 if all heads agree, seq_length, seq_length)."""
+        """As of `token_mask`."""
         pattern = self.rule.pattern
         assert pattern is not None
         return self.tables.get(("pattern", pattern, device), lambda: token_mask(pattern, self.rule.axis, device))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import layer_window
 from neoxargs.facts.data import masks_documents
 from neoxargs.train.loop import Loop
 from neoxargs.train.losses.cross_entropy import IGNORED
@@ -63,8 +64,9 @@ def of_attention(loss: Callable[[Change], float], config: Config) -> Properties:
         "no token sees a later one": (loss(early), loss(_with_others(early, half, None))),
         "a token sees the one before it": (loss(last), loss(_with_others(last, half - 2, half - 1))),
     }
-    reach = config.shape.num_layers * (config.attention.sliding_window_width or 0)
-    if 0 < reach < half and config.attention.window_attn_skip_freq is None:  # every layer has the window
+    windows = [layer_window(config.attention, layer) for layer in range(config.shape.num_layers)]
+    reach = sum(windows)
+    if all(windows) and reach < half:
         found["no token sees one outside its windows"] = loss(end), loss(_with_others(end, 0, -reach - 1))
     if masks_documents(config.data):
         found["no token sees another document"] = loss(divided), loss(_with_others(divided, 0, half))

@@ -18,7 +18,6 @@ from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
 from tests.support.snapshots import pinned
 
 FILE = Path(other_programs.__file__).with_name("other_programs.json")
-FORKS = ": remove it, or, if you launch a fork's own script, declare it in a plugin"
 
 
 def no_double(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

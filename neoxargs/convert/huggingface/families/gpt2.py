@@ -14,6 +14,7 @@ from neoxargs.convert.huggingface.settings import (
     same,
     weight_tying,
 )
+from neoxargs.convert.huggingface.windows import NO_WINDOW
 
 CONSTANTS = {
     "norm": "layernorm", "pos_emb": "learned", "use_bias_in_norms": True, "use_bias_in_attn_linear": True,
@@ -37,7 +38,7 @@ GPT2 = Family(
         mlp_width_setting("n_inner", None, gated=False),
         weight_tying(True),
     ),
-    demands=(*requires(CONSTANTS), *UNGATED_DECODER),
+    demands=(*requires(CONSTANTS), NO_WINDOW, *UNGATED_DECODER),
     fixed=(
         *COMMON_FIXED, UNSCALED, Fixed("scale_attn_weights", (True,)),
         Fixed("scale_attn_by_inverse_layer_idx", (False,)), Fixed("add_cross_attention", (False,)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from neoxargs.convert.huggingface.family import Demand, Family, Fixed, Setting, Values, Weights
+from neoxargs.convert.huggingface.family import Family, Fixed, Setting, Values, Weights
 from neoxargs.convert.huggingface.forms import HALVES, HEADS, VOCABULARY
 from neoxargs.convert.huggingface.settings import (
     ALWAYS_GATED,
@@ -29,7 +29,7 @@ from neoxargs.convert.huggingface.settings import (
     same,
     weight_tying,
 )
-from neoxargs.convert.huggingface.windows import sliding_window
+from neoxargs.convert.huggingface.windows import EVERY_WINDOW, NO_WINDOW, sliding_window
 
 #: The kinds of scaled positions that transformers' Llama has.
 SCALED = ("linear", "yarn", "llama3", "longrope")
@@ -78,14 +78,6 @@ WEIGHTS = (
     Weights("layers.{}.mlp.dense_4h_to_h", ("layers.{}.mlp.down_proj",)),
     Weights("final_norm", ("norm",)),
     Weights("output", ("lm_head",), VOCABULARY),
-)
-
-
-NO_WINDOW = only("sliding_window_width", None)
-EVERY_WINDOW = Demand(
-    "window_attn_skip_freq",
-    lambda config: config.attention.window_attn_skip_freq is None or config.attention.sliding_window_width is None,
-    "the same window in every layer",
 )
 
 

@@ -10,9 +10,7 @@ from dataclasses import replace
 from neoxargs.convert.huggingface.families.llama import (
     CONSTANTS,
     DEMANDS,
-    EVERY_WINDOW,
     LLAMA,
-    NO_WINDOW,
     SCALED,
     WEIGHTS,
     decoder_settings,
@@ -21,7 +19,7 @@ from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.convert.huggingface.family import Demand, Fixed, Setting, Weights
 from neoxargs.convert.huggingface.forms import EXPERT_HALVES, EXPERTS
 from neoxargs.convert.huggingface.settings import COMMON_FIXED, kv_heads, only, requires, same
-from neoxargs.convert.huggingface.windows import sliding_window
+from neoxargs.convert.huggingface.windows import EVERY_WINDOW, NO_WINDOW, sliding_window
 
 #: The weights of a LLaMA without its feed-forward.
 AROUND = tuple(row for row in WEIGHTS if ".mlp." not in row.ours)

@@ -16,6 +16,7 @@ from neoxargs.convert.huggingface.settings import (
     same,
     weight_tying,
 )
+from neoxargs.convert.huggingface.windows import NO_WINDOW
 
 #: Modules of a layer, with the same names on both sides.
 LAYER_MODULES = (
@@ -44,7 +45,7 @@ NEOX = Family(
         same("rope_parameters.partial_rotary_factor", "rotary_pct", 0.25, ("rotary_pct", "partial_rotary_factor")),
         weight_tying(False),
     ),
-    demands=(*requires(CONSTANTS), *UNGATED_DECODER),
+    demands=(*requires(CONSTANTS), NO_WINDOW, *UNGATED_DECODER),
     fixed=(*COMMON_FIXED, UNSCALED),
     constants=CONSTANTS,
     weights=(

@@ -8,13 +8,13 @@ from neoxargs.convert.huggingface.families.llama import (
     CONSTANTS,
     DEMANDS,
     LLAMA,
-    NO_WINDOW,
     WEIGHTS,
     decoder_settings,
 )
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.convert.huggingface.family import Weights
 from neoxargs.convert.huggingface.settings import kv_heads, requires, same
+from neoxargs.convert.huggingface.windows import NO_WINDOW
 
 NORMS = (
     Weights("layers.{}.attention_output_layernorm", ("layers.{}.post_attention_layernorm",)),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface.families.llama import (
     DEMANDS,
-    EVERY_WINDOW,
     LLAMA,
     NO_BIASES,
     WEIGHTS,
@@ -17,7 +16,7 @@ from neoxargs.convert.huggingface.families.llama import (
 from neoxargs.convert.huggingface.family import OMIT, Demand, Setting, Values, Weights
 from neoxargs.convert.huggingface.forms import FUSED_HEADS, GATE_FIRST
 from neoxargs.convert.huggingface.settings import kv_heads, requires, same
-from neoxargs.convert.huggingface.windows import sliding_window
+from neoxargs.convert.huggingface.windows import EVERY_WINDOW, sliding_window
 
 FUSED = {
     "layers.{}.attention.query_key_value": ("layers.{}.self_attn.qkv_proj", FUSED_HEADS),

@@ -23,7 +23,7 @@ from neoxargs.convert.huggingface.settings import (
     requires,
     same,
 )
-from neoxargs.convert.huggingface.windows import FULL, LAYER_WINDOWS, SLIDING, exported, windows
+from neoxargs.convert.huggingface.windows import FULL, LAYER_WINDOWS, SLIDING, USES_WINDOW, windows
 
 
 def _windows(keys: Values) -> Values:
@@ -38,7 +38,7 @@ def _windows(keys: Values) -> Values:
 SETTINGS = (
     *decoder_settings(intermediate_size=22016, max_position_embeddings=32768),
     *LAYER_WINDOWS,
-    exported("use_sliding_window", lambda config: config.attention.sliding_window_width is not None),
+    USES_WINDOW,
     kv_heads(32),
 )
 #: The norms of each head's queries and keys, in families that have them.
