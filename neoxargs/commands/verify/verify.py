@@ -17,7 +17,7 @@ from neoxargs.commands.verify.trials import Observed
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.model import DRAWS
-from neoxargs.facts.optimizer_state import is_onebit
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.targets.trial import Trial
