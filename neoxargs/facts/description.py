@@ -113,7 +113,9 @@ def optimizer(config: Config) -> Iterator[str]:
         return
     warmup = round(schedule.warmup * schedule.lr_decay_iters)  # a share of the decay, as in GPT-NeoX
     end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
-    yield f"learning rate {options.lr:g}{end}, {schedule.lr_decay_style}, {counted(warmup, 'warm-up step')}"
+    last = f" ({schedule.lr_wsd_decay_style} decay in the last {schedule.lr_wsd_decay_iters} steps)"
+    style = f"{schedule.lr_decay_style}{last * (schedule.lr_decay_style == 'WSD')}"
+    yield f"learning rate {options.lr:g}{end}, {style}, {counted(warmup, 'warm-up step')}"
 
 
 def _pairs(config: Config, cut: bool) -> Iterator[str]:

@@ -17,7 +17,9 @@ from neoxargs.facts import deepspeed_schedule
 #: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
 #: The parameters that define the curve of a resumed run; `warmup_from_zero` concerns the first iteration only.
-PARAMETERS = ("lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters")
+PARAMETERS = (
+    "lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters", "lr_wsd_decay_iters", "lr_wsd_decay_style"
+)  # fmt: skip
 
 
 class LearningRateCurve(Record):
@@ -25,7 +27,8 @@ class LearningRateCurve(Record):
 
     The formulas are those of GPT-NeoX (`megatron/learning_rates.py`, 2024); the cosine is Loshchilov and Hutter's
     (https://arxiv.org/abs/1608.03983). After `decay_iters` the cosine stays at `min_lr`, whereas GPT-NeoX's increases
-    again.
+    again. WSD and inverse-square-root are Megatron-LM's (`megatron/core/optimizer_param_scheduler.py`), and stay at
+    `min_lr` after `decay_iters`.
     """
 
     style: str
@@ -35,19 +38,29 @@ class LearningRateCurve(Record):
     decay_iters: int
     from_zero: bool = True
     """Whether the warm-up starts at a rate of 0; if not, the first iteration has the same rate as the second."""
+    wsd_iters: int = 0
+    """Iterations of the decay of WSD, which ends at `decay_iters`."""
+    wsd_style: str = "exponential"
 
     @classmethod
     def of(cls, get: Get) -> LearningRateCurve:
         """Return the curve of a run's parameters."""
         decay_iters = get("lr_decay_iters")
         warmup_iters, from_zero = get("warmup") * decay_iters, get("warmup_from_zero")
-        return cls(get("lr_decay_style"), get("lr"), get("min_lr"), warmup_iters, decay_iters, from_zero)
+        wsd = (get("lr_wsd_decay_iters") or 0, get("lr_wsd_decay_style")) if get("lr_decay_style") == "WSD" else ()
+        return cls(get("lr_decay_style"), get("lr"), get("min_lr"), warmup_iters, decay_iters, from_zero, *wsd)
 
     def rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
         if iteration <= self.warmup_iters and self.warmup_iters > 0:
             # GPT-NeoX exceeds lr in the first iteration of a warm-up that is shorter than one iteration.
             return self.lr * min(1.0, max(iteration, 0 if self.from_zero else 1) / self.warmup_iters)
+        if self.style in MEGATRON:
+            return (
+                max(MEGATRON[self.style](self, iteration), self.min_lr)
+                if iteration <= self.decay_iters
+                else self.min_lr
+            )
         # Not 0, for a run that consists of its warm-up.
         span = max(self.decay_iters - self.warmup_iters, 1e-9)
         return max(_DECAYS[self.style](self, (iteration - self.warmup_iters) / span), self.min_lr)
@@ -63,6 +76,25 @@ _DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
     "linear": lambda curve, progress: curve.lr * (1 - progress),
     "cosine": _cosine,
     "exponential": lambda curve, progress: curve.lr * math.exp(-0.693 * progress),
+}
+
+
+def _wsd(curve: LearningRateCurve, iteration: int) -> float:
+    decayed = max(0.0, iteration - (curve.decay_iters - curve.wsd_iters)) / max(curve.wsd_iters, 1)
+    return curve.min_lr + (curve.lr - curve.min_lr) * _WSD_DECAYS[curve.wsd_style](decayed)
+
+
+#: Style of the decay of WSD -> the share that is left of the rate above its minimum, of the share of the decay.
+_WSD_DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda share: 1 - share,
+    "cosine": lambda share: (math.cos(math.pi * share) + 1) / 2,
+    "exponential": lambda share: 2 * 0.5**share - 1,
+    "minus_sqrt": lambda share: 1 - math.sqrt(share),
+}
+#: Style that only Megatron-LM has -> the rate of an iteration after the warm-up.
+MEGATRON: dict[str, Callable[[LearningRateCurve, int], float]] = {
+    "WSD": _wsd,
+    "inverse-square-root": lambda curve, iteration: curve.lr * math.sqrt(curve.warmup_iters / max(iteration, 1)),
 }
 
 

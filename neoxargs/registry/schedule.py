@@ -11,8 +11,20 @@ from neoxargs.registry.types import Count, Fraction, NonNegative
 class Schedule(Group, origin="Meg", effect="schedule"):
     """Warm-up and decay of the learning rate."""
 
-    lr_decay_style: Literal["constant", "linear", "cosine", "exponential"] = param("linear", megatron="lr-decay-style")
-    """Shape of the learning rate between its peak and `min_lr`: `constant`, `linear`, `cosine` or `exponential`."""
+    lr_decay_style: Literal["constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD"] = param(
+        "linear", megatron="lr-decay-style"
+    )
+    """Shape of the learning rate between its peak and `min_lr`. `WSD` (warm-up, stable, decay) keeps the peak until the
+    last `lr_wsd_decay_iters` iterations of `lr_decay_iters`. The last two follow Megatron-LM's formulas."""
+
+    lr_wsd_decay_iters: Count | None = param(None, ours=True, megatron="lr-wsd-decay-iters")
+    """With `WSD`, number of iterations of the decay, which ends at `lr_decay_iters`."""
+
+    lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = param(
+        "exponential", ours=True, megatron="lr-wsd-decay-style"
+    )
+    """With `WSD`, shape of the decay. `minus_sqrt` is 1 minus the square root of the decay's share (1-sqrt); most of
+    the `exponential` decay, 2 x 0.5^share - 1, comes first."""
 
     lr_decay_iters: Count = param(derived=True, megatron="lr-decay-iters")
     """Iteration at which the decay of the learning rate ends; afterwards, the learning rate is constant. Default:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from neoxargs.facts.lr_schedule import LearningRateCurve, differing
 CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
 RUN = {
     "lr_decay_style": "linear", "lr": 1e-3, "min_lr": 0.0, "warmup": 0.1, "lr_decay_iters": 100, "train_iters": 100,
-    "lr_decay_fraction": None, "warmup_from_zero": True,
+    "lr_decay_fraction": None, "warmup_from_zero": True, "lr_wsd_decay_iters": None,
+    "lr_wsd_decay_style": "exponential",
 }  # fmt: skip
 
 
@@ -35,6 +37,32 @@ def test_warmup_is_linear_from_zero(style: str) -> None:
 def test_decay(style: str, halfway: float, end: float, beyond: float) -> None:
     curve = replace(CURVE, style=style)
     assert [curve.rate(n) for n in (60, 110, 160)] == pytest.approx([halfway, end, beyond])
+
+
+@pytest.mark.slow  # importing megatron-core takes ten seconds
+@pytest.mark.filterwarnings("ignore")  # of packages that megatron-core can do without
+@pytest.mark.parametrize(
+    ("style", "wsd"),
+    [
+        ("inverse-square-root", "exponential"),
+        *(("WSD", wsd) for wsd in ("exponential", "linear", "cosine", "minus_sqrt")),
+    ],
+)
+@pytest.mark.parametrize("lengths", [(10, 110, 30), (1, 50, 49), (7, 40, 1)])
+def test_the_styles_of_megatron_core_have_its_rates(style: str, wsd: str, lengths: tuple[int, int, int]) -> None:
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    warmup, decay, wsd_iters = lengths
+    group: dict[str, float] = {}
+    theirs = OptimizerParamScheduler(
+        SimpleNamespace(param_groups=[group]), init_lr=0.0, max_lr=1e-3, min_lr=1e-5, lr_warmup_steps=warmup,
+        lr_decay_steps=decay, lr_decay_style=style, start_wd=0.0, end_wd=0.0, wd_incr_steps=0, wd_incr_style="constant",
+        wsd_decay_steps=wsd_iters, lr_wsd_decay_style=wsd,
+    )  # fmt: skip
+    curve = LearningRateCurve(style, 1e-3, 1e-5, warmup, decay, True, wsd_iters, wsd)
+    for iteration in range(decay + 20):
+        assert curve.rate(iteration) == pytest.approx(group["lr"], rel=1e-12), iteration
+        theirs.step(1)
 
 
 def test_the_first_iteration_may_have_the_rate_of_the_second() -> None:

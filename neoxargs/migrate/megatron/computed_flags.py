@@ -9,7 +9,6 @@ from typing import Any
 from neoxargs.migrate.megatron import experts
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.megatron.reading import Option, Reading
-from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
 from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, POSITIONS, TOKENIZERS
 
@@ -347,14 +346,6 @@ def save_interval(reading: Reading, option: Option) -> None:
 def exit_interval(reading: Reading, option: Option) -> None:
     if option.text != "0":  # 0 means never, as without the flag
         reading.set_from(option, "exit_interval")
-
-
-def decay_style(reading: Reading, option: Option) -> None:
-    # A style that is not implemented is left out, because another schedule would silently replace it.
-    if why := value_advice("lr_decay_style", option.text):
-        reading.leave_to_write(option, "lr_decay_style", why)
-    else:
-        reading.set_from(option, "lr_decay_style")
 
 
 def tracked(name: str) -> Callable[[Reading, Option], None]:

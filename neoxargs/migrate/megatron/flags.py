@@ -114,7 +114,7 @@ SPECIAL: dict[str, Row] = {
     "train-tokens": Row(lengths.train_tokens, "train_iters"),
     "lr-decay-samples": Row(lengths.length("lr_decay_iters"), "lr_decay_iters"),
     "lr-decay-tokens": Row(lengths.length("lr_decay_iters"), "lr_decay_iters"),
-    "lr-decay-style": Row(computed_flags.decay_style, "lr_decay_style"),
+    "lr-wsd-decay-samples": Row(lengths.length("lr_wsd_decay_iters"), "lr_wsd_decay_iters"),
     "lr-warmup-iters": Row(lengths.warmup, "warmup"),
     "lr-warmup-samples": Row(lengths.warmup, "warmup"),
     "lr-warmup-tokens": Row(lengths.warmup, "warmup"),

@@ -19,6 +19,10 @@ CONSTANT = ("WarmupLR",)
 NO_RATE = 0.001
 #: The part of its maximum to which a decay should have brought the rate when the run ends; usual are 0 to 0.1.
 CUT_OFF = 0.25
+#: The styles that end at min_lr.
+DECAYS_TO_MIN = ("linear", "cosine", "inverse-square-root", "WSD")
+#: The share of a run that the decay of WSD usually takes (Hu et al. 2024, https://arxiv.org/abs/2404.06395).
+USUAL_WSD = 0.1
 #: The parameters that set the length of the run.
 LENGTH = ("train_iters", "train_epochs")
 
@@ -185,6 +189,56 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
 
 
 @check
+def wsd_decay_follows_the_warm_up(
+    lr_decay_style: str,
+    lr_wsd_decay_iters: int | None,
+    lr_decay_iters: int,
+    warmup: float,
+    scheduler__type: str | None,
+) -> Finding | None:
+    """With WSD, the learning rate is constant between the warm-up and a decay of lr_wsd_decay_iters iterations, which
+    ends at lr_decay_iters. Without this number there is no decay, and Megatron-LM stops on every rank; a decay that is
+    longer than what the warm-up leaves would begin with a jump.
+
+        train_iters: 1000
+        lr_decay_style: WSD
+    """
+    if lr_decay_style != "WSD" or scheduler__type:
+        return None
+    usual = max(1, int(USUAL_WSD * lr_decay_iters))
+    hint = f"set lr_wsd_decay_iters to {usual}, {USUAL_WSD:.0%} of lr_decay_iters"
+    if lr_wsd_decay_iters is None:
+        what = "with lr_decay_style WSD, lr_wsd_decay_iters must be set"
+        return refuse(what, hint, about=["lr_decay_style", "lr_wsd_decay_iters"])
+    left = lr_decay_iters - int(warmup * lr_decay_iters)
+    if lr_wsd_decay_iters <= left:
+        return None
+    what = (
+        f"lr_wsd_decay_iters ({lr_wsd_decay_iters}) must be at most {left}, which the warm-up ({warmup:g}) leaves of "
+        f"lr_decay_iters ({lr_decay_iters})"
+    )
+    return refuse(what, hint, about=["lr_wsd_decay_iters", "lr_decay_iters", "warmup"])
+
+
+@check
+def inverse_square_root_begins_after_a_warm_up(
+    lr_decay_style: str, warmup: float, lr_decay_iters: int, scheduler__type: str | None
+) -> Finding | None:
+    """The inverse square root continues a warm-up: the rate is lr x sqrt(warm-up / iteration). Without a warm-up of at
+    least one iteration, it would fall to a small part of lr within the first iterations.
+
+        lr_decay_style: inverse-square-root
+        warmup: 0
+    """
+    if lr_decay_style != "inverse-square-root" or scheduler__type or warmup * lr_decay_iters >= 1:
+        return None
+    what = (
+        f"with lr_decay_style inverse-square-root, warmup ({warmup:g}) must be at least one iteration of lr_decay_iters"
+    )
+    return refuse(f"{what} ({lr_decay_iters})", "set warmup, for example to 0.01", about=["lr_decay_style", "warmup"])
+
+
+@check
 def lr_stays_above_zero(
     lr_decay_iters: int,
     train_iters: int,
@@ -213,7 +267,7 @@ def lr_stays_above_zero(
             f"set scheduler.params.total_num_steps to {train_iters}",
             about=["scheduler.params.total_num_steps", "train_iters"],
         )
-    reaches_zero = lr_decay_style in ("linear", "cosine") and min_lr <= 0
+    reaches_zero = lr_decay_style in DECAYS_TO_MIN and min_lr <= 0
     if scheduler__type or not reaches_zero or lr_decay_iters >= train_iters:
         return None
     return warn(
@@ -308,7 +362,7 @@ def decay_lasts_most_of_the_run(
         lr_decay_style: cosine
         min_lr: 1.0e-4
     """
-    decays = not scheduler__type and lr_decay_style in ("linear", "cosine") and 0 < min_lr < lr / 2
+    decays = not scheduler__type and lr_decay_style in DECAYS_TO_MIN and 0 < min_lr < lr / 2
     if not decays or 2 * lr_decay_iters > train_iters:
         return None
     return warn(
