@@ -10,6 +10,7 @@ from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.data import path_list
 from neoxargs.facts.layer_kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
+from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.facts.vocab import vocabulary_size
@@ -110,6 +111,11 @@ def optimizer(config: Config) -> Iterator[str]:
     yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
     if config.scheduler.type:
         yield f"learning rate schedule: DeepSpeed's {config.scheduler.type}"
+        return
+    if schedule.lr_schedule:
+        phases = LearningRateCurve.of(config.get).phases
+        each = (f"{style} to {end:g} in step {until:,}" for style, until, _, end in phases)
+        yield f"learning rate {', then '.join(each)}"
         return
     warmup = round(schedule.warmup * schedule.lr_decay_iters)  # a share of the decay, as in GPT-NeoX
     end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"

@@ -7,19 +7,24 @@ changes no weight, until May 2026 (`warmup_from_zero`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts import deepspeed_schedule
+from neoxargs.facts import deepspeed_schedule, lr_phases
 
 #: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
 #: The parameters that define the curve of a resumed run; `warmup_from_zero` concerns the first iteration only.
 PARAMETERS = (
-    "lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters", "lr_wsd_decay_iters", "lr_wsd_decay_style"
+    "lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters", "lr_wsd_decay_iters", "lr_wsd_decay_style",
+    "lr_schedule",
 )  # fmt: skip
+
+
+#: The style of a schedule that `lr_schedule` lists.
+PHASES = "phases"
 
 
 class LearningRateCurve(Record):
@@ -41,10 +46,16 @@ class LearningRateCurve(Record):
     wsd_iters: int = 0
     """Iterations of the decay of WSD, which ends at `decay_iters`."""
     wsd_style: str = "exponential"
+    phases: Sequence[Sequence[Any]] = ()
+    """Of `lr_schedule`, with which the style is PHASES: style, last iteration, first and last rate of each."""
 
     @classmethod
     def of(cls, get: Get) -> LearningRateCurve:
-        """Return the curve of a run's parameters."""
+        """Return the curve of a run's parameters. Raises lr_phases.PhaseError."""
+        if listed := get("lr_schedule"):
+            sizes = lr_phases.Sizes(get("train_iters"), get("train_batch_size"), get("seq_length"))
+            found = [list(phase) for phase in lr_phases.phases(listed, get("lr"), sizes)]
+            return cls(PHASES, get("lr"), 0.0, 0.0, get("train_iters"), phases=found)
         decay_iters = get("lr_decay_iters")
         warmup_iters, from_zero = get("warmup") * decay_iters, get("warmup_from_zero")
         wsd = (get("lr_wsd_decay_iters") or 0, get("lr_wsd_decay_style")) if get("lr_decay_style") == "WSD" else ()
@@ -52,6 +63,8 @@ class LearningRateCurve(Record):
 
     def rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
+        if self.style == PHASES:
+            return lr_phases.rate([lr_phases.Phase(*phase) for phase in self.phases], iteration)
         if iteration <= self.warmup_iters and self.warmup_iters > 0:
             # GPT-NeoX exceeds lr in the first iteration of a warm-up that is shorter than one iteration.
             return self.lr * min(1.0, max(iteration, 0 if self.from_zero else 1) / self.warmup_iters)
@@ -81,16 +94,9 @@ _DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
 
 def _wsd(curve: LearningRateCurve, iteration: int) -> float:
     decayed = max(0.0, iteration - (curve.decay_iters - curve.wsd_iters)) / max(curve.wsd_iters, 1)
-    return curve.min_lr + (curve.lr - curve.min_lr) * _WSD_DECAYS[curve.wsd_style](decayed)
+    return curve.min_lr + (curve.lr - curve.min_lr) * lr_phases.LEFT[curve.wsd_style](decayed)
 
 
-#: Style of the decay of WSD -> the share that is left of the rate above its minimum, of the share of the decay.
-_WSD_DECAYS: dict[str, Callable[[float], float]] = {
-    "linear": lambda share: 1 - share,
-    "cosine": lambda share: (math.cos(math.pi * share) + 1) / 2,
-    "exponential": lambda share: 2 * 0.5**share - 1,
-    "minus_sqrt": lambda share: 1 - math.sqrt(share),
-}
 #: Style that only Megatron-LM has -> the rate of an iteration after the warm-up.
 MEGATRON: dict[str, Callable[[LearningRateCurve, int], float]] = {
     "WSD": _wsd,

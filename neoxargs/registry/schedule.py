@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, NonNegative
@@ -33,6 +33,12 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
     """`lr_decay_iters` as a fraction of `train_iters`, for runs whose length is given by `train_epochs`. If both are
     set, they must agree."""
+
+    lr_schedule: list[Any] | None = param(None, ours=True, origin="NeoX")
+    """The schedule as a list of phases, in place of the keys above and of `min_lr` and `warmup`. Each has a `style`
+    (`constant`, `linear`, `cosine`, `exponential`, `minus_sqrt`, `inverse-square-root`), its end `until` (iterations, a
+    share of the run such as `0.3`, `20B tokens` or `5M samples`; the last ends with the run), and the rates `from` (by
+    default, that of the phase before it, or `lr`) and `to`."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""

@@ -8,6 +8,8 @@ from typing import Any
 from neoxargs.base.record import Record, replace
 from neoxargs.commands.verify.token_data import data_values
 from neoxargs.config.config import Config
+from neoxargs.facts.lr_phases import LEFT
+from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.resolve import Draft, complete
 from neoxargs.resolve.rules.synonyms import names_of_setting
 
@@ -161,7 +163,7 @@ def _period(config: Config) -> int:
 
 def _lengths(config: Config) -> Values:
     """Return the lengths in tokens and in iterations."""
-    shape, schedule = config.shape, config.schedule
+    shape = config.shape
     tokens, steps = SEQUENCE / shape.seq_length, STEPS / config.training.train_iters
     values: Values = {"seq_length": SEQUENCE, "train_iters": STEPS, "eval_iters": 1, "num_workers": 0}
     values |= {"eval_interval": EVALUATE, "checkpoint_factor": SAVE, "log_interval": LOG, "maximum_tokens": 4}
@@ -170,14 +172,7 @@ def _lengths(config: Config) -> Values:
             values[name] = max(8, round(config.get(name) * tokens))
     if config.attention.sliding_window_width:
         values["sliding_window_width"] = WINDOW
-    decay = STEPS
-    if config.is_set("lr_decay_iters"):
-        values["lr_decay_iters"] = decay = max(WARM_UP, round(schedule.lr_decay_iters * steps))
-    if schedule.warmup:
-        values["warmup"] = max(schedule.warmup, WARM_UP / decay)
-    for name in ("warmup_num_steps", "total_num_steps", "cycle_first_step_size", "cycle_second_step_size"):
-        if config.is_set(f"scheduler.params.{name}"):
-            values[f"scheduler.params.{name}"] = max(3, round(config.get(f"scheduler.params.{name}") * steps))
+    values |= _schedule(config, steps)
     if config.checkpoint.extra_save_iters:
         values["extra_save_iters"] = [SAVE // 2]
     if config.get("fp16.enabled"):
@@ -194,3 +189,31 @@ def _batch(config: Config, replicas: int) -> Values:
         MICRO: micro,
         "gradient_accumulation_steps": steps,
     }
+
+
+def _schedule(config: Config, steps: float) -> Values:
+    """Return the lengths of the learning rate schedule, multiplied by `steps`."""
+    schedule, decay = config.schedule, STEPS
+    if schedule.lr_schedule:
+        return {"lr_schedule": _phases(config, steps)}
+    values: Values = {}
+    if config.is_set("lr_decay_iters"):
+        values["lr_decay_iters"] = decay = max(WARM_UP, round(schedule.lr_decay_iters * steps))
+    if schedule.warmup:
+        values["warmup"] = max(schedule.warmup, WARM_UP / decay)
+    if schedule.lr_wsd_decay_iters:
+        values["lr_wsd_decay_iters"] = max(1, min(decay - WARM_UP, round(schedule.lr_wsd_decay_iters * steps)))
+    for name in ("warmup_num_steps", "total_num_steps", "cycle_first_step_size", "cycle_second_step_size"):
+        if config.is_set(f"scheduler.params.{name}"):
+            values[f"scheduler.params.{name}"] = max(3, round(config.get(f"scheduler.params.{name}") * steps))
+    return values
+
+
+def _phases(config: Config, steps: float) -> list[dict[str, Any]]:
+    """Return the phases of lr_schedule with their ends multiplied by `steps`, in iterations."""
+    found: list[dict[str, Any]] = []
+    for style, until, start, end in LearningRateCurve.of(config.get).phases:
+        last = found[-1]["until"] if found else 0
+        rates = {"from": start, **({"to": end} if style in LEFT else {})}
+        found.append({"style": style, "until": max(last + 1, round(until * steps)), **rates})
+    return found

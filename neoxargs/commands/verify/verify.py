@@ -121,7 +121,7 @@ class _Trials:
     def _short(self) -> Values:
         """Return the changes after which a run ends early, with the same schedule."""
         length: Values = {"train_iters": SHORT}
-        if not self.small.full.is_set("lr_decay_fraction"):
+        if not self.small.full.is_set("lr_decay_fraction") and not self.base.schedule.lr_schedule:
             length["lr_decay_iters"] = self.base.get("lr_decay_iters")
         return length
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from neoxargs.base.problems import listed
+from neoxargs.facts import lr_phases
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
@@ -23,6 +25,10 @@ CUT_OFF = 0.25
 DECAYS_TO_MIN = ("linear", "cosine", "inverse-square-root", "WSD")
 #: The share of a run that the decay of WSD usually takes (Hu et al. 2024, https://arxiv.org/abs/2404.06395).
 USUAL_WSD = 0.1
+#: The parameters of the schedules that lr_schedule replaces.
+OTHER_SCHEDULES = (
+    "scheduler.type", "lr_decay_style", "lr_decay_iters", "lr_decay_fraction", "min_lr", "warmup", "lr_wsd_decay_iters"
+)  # fmt: skip
 #: The parameters that set the length of the run.
 LENGTH = ("train_iters", "train_epochs")
 
@@ -186,6 +192,42 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
         f"remove the scheduler section, or {names}",
         about=["scheduler.type", *also],
     )
+
+
+@check
+def lr_schedule_has_valid_phases(
+    lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
+) -> Finding | None:
+    """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
+    another rate than the one that was meant.
+
+        lr_schedule: [{style: linear, until: 2000, from: 0, to: 0.001}, {style: quadratic}]
+    """
+    if lr_schedule is None:
+        return None
+    if not lr_schedule:
+        return refuse("lr_schedule has no phases", "remove it, or list at least one phase")
+    try:
+        lr_phases.phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
+    except lr_phases.PhaseError as error:
+        return refuse(f"phase {error.number + 1} of lr_schedule: {error.what}", error.hint, about=["lr_schedule"])
+    return None
+
+
+@check
+def lr_schedule_is_the_only_schedule(
+    lr_schedule: Sequence[Any] | None, scheduler__type: str | None, written: Collection[str]
+) -> Finding | None:
+    """lr_schedule lists the whole schedule. Keys that describe another one beside it would be ignored.
+
+    lr_schedule: [{style: linear, until: 10, from: 0, to: 0.001}, {style: cosine, to: 0}]
+    lr_decay_style: cosine
+    """
+    also = [name for name in OTHER_SCHEDULES if name in written]
+    if lr_schedule is None or not also:
+        return None
+    what = f"lr_schedule cannot be combined with {listed(also, 'and')}: both define the learning rate schedule"
+    return refuse(what, f"remove {listed(also, 'and')}, or lr_schedule", about=["lr_schedule", *also])
 
 
 @check

@@ -1,0 +1,138 @@
+"""The phases of `lr_schedule`: a list of `{style, until, from, to}`, as numbers of iterations and rates.
+
+`until` counts iterations (`2000`), a share of the run (`0.3` or `30%`), tokens (`20B tokens`) or samples
+(`5M samples`). Between its ends, a phase has the curve of its style; the iteration `until` has the rate `to`, as the
+last iteration of a warm-up has `lr`. After the last phase, the rate stays.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+#: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
+#: the decays of Megatron-LM's WSD (`megatron/core/optimizer_param_scheduler.py`).
+LEFT: dict[str, Callable[[float], float]] = {
+    "linear": lambda share: 1 - share,
+    "cosine": lambda share: (math.cos(math.pi * share) + 1) / 2,
+    "exponential": lambda share: 2 * 0.5**share - 1,
+    "minus_sqrt": lambda share: 1 - math.sqrt(share),
+}
+CONSTANT, INVERSE = "constant", "inverse-square-root"
+STYLES = (CONSTANT, *LEFT, INVERSE)
+KEYS = ("style", "until", "from", "to")
+#: `2000`, `30%`, `20B tokens`, `5M samples`.
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)\s*(%|tokens|samples|iterations|)", re.IGNORECASE)
+THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+class Phase(NamedTuple):
+    """A part of the schedule, which ends with iteration `until`, counted from 0."""
+
+    style: str
+    until: int
+    start: float
+    end: float
+
+
+class Sizes(NamedTuple):
+    """What lengths of phases are converted with."""
+
+    iterations: int
+    """Of the run."""
+    samples: int
+    """Of an iteration."""
+    tokens: int
+    """Of a sample."""
+
+
+class PhaseError(Exception):
+    """What is wrong with a phase, its number from 0, and what to write instead."""
+
+    def __init__(self, number: int, what: str, hint: str) -> None:
+        self.number, self.what, self.hint = number, what, hint
+        super().__init__(number, what, hint)
+
+
+def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
+    """Return the phases of `lr_schedule`. Raises PhaseError for the first that is wrong."""
+    found: list[Phase] = []
+    for number, given in enumerate(listed):
+        is_last = number == len(listed) - 1
+        found.append(_phase(number, given, found[-1] if found else None, lr, sizes, is_last))
+    return found
+
+
+def rate(found: Sequence[Phase], iteration: int) -> float:
+    """Return the rate of an iteration, counted from 0."""
+    begin = 0
+    for phase in found:
+        if iteration <= phase.until:
+            return _within(phase, begin, iteration)
+        begin = phase.until
+    return found[-1].end
+
+
+def _within(phase: Phase, begin: int, iteration: int) -> float:
+    if phase.style == INVERSE:
+        return phase.start * math.sqrt(begin / iteration)
+    if phase.style == CONSTANT:
+        return phase.start
+    return phase.end + (phase.start - phase.end) * LEFT[phase.style]((iteration - begin) / (phase.until - begin))
+
+
+def _phase(number: int, given: Any, before: Phase | None, lr: float, sizes: Sizes, is_last: bool) -> Phase:
+    for problem in _wrong(given, before, is_last):
+        raise PhaseError(number, *problem)
+    begin = before.until if before else 0
+    until = _iterations(given["until"], sizes) if "until" in given else sizes.iterations
+    if until is None:
+        hint = "write iterations (2000), a share of the run (0.3), or a number with a unit (20B tokens, 5M samples)"
+        raise PhaseError(number, f"until ({given['until']!r}) is no length", hint)
+    if until <= begin:
+        what = f"until ({until} iterations) must be after the end of the phase before it ({begin})"
+        raise PhaseError(number, what, "put the phases in the order of their ends")
+    style, start = given["style"], given.get("from", before.end if before else lr)
+    if style == INVERSE:
+        return Phase(style, until, start, start * math.sqrt(begin / until))
+    return Phase(style, until, start, start if style == CONSTANT else given["to"])
+
+
+def _wrong(given: Any, before: Phase | None, is_last: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a phase by itself, and what to write instead."""
+    example = "write a phase such as {style: linear, until: 2000, from: 0, to: 3.0e-4}"
+    if not isinstance(given, dict):
+        yield f"a phase has the keys {', '.join(KEYS)}; this is {given!r}", example
+        return
+    if unknown := [key for key in given if key not in KEYS]:
+        yield f"unknown key: {unknown[0]}", f"a phase has the keys {', '.join(KEYS)}"
+    style = given.get("style")
+    if style not in STYLES:
+        yield "style is missing" if style is None else f"style ({style!r}) is not known", f"write one of {', '.join(STYLES)}"
+    for key in ("from", "to"):
+        value = given.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            yield f"{key} ({value!r}) is no learning rate", "write a number of at least 0"
+    if style in (CONSTANT, INVERSE) and "to" in given:
+        yield f"a phase of style {style} has no end of its own (to)", "remove to"
+    if style in LEFT and "to" not in given:
+        yield "to is missing", "write the rate at the end of the phase"
+    if style == INVERSE and before is None:
+        yield f"{style} continues a warm-up, so it cannot be the first phase", "put a linear phase before it"
+    if "until" not in given and not is_last:
+        yield "until is missing", "only the last phase ends with the run by default"
+
+
+def _iterations(given: Any, sizes: Sizes) -> int | None:
+    """Return a length in iterations, rounded down, at least 1; None if it is none."""
+    text = f"{100 * given:.10f}%" if isinstance(given, float) and given <= 1 else str(given).removesuffix(".0")
+    found = LENGTH.fullmatch(text.strip())
+    if not found:
+        return None
+    number, unit = float(found[1]) * THOUSANDS[found[2].upper()], found[3].lower()
+    of_one = {"": 1, "iterations": 1, "%": 100 / sizes.iterations, "samples": sizes.samples}
+    count = number / of_one.get(unit, sizes.samples * sizes.tokens)
+    is_part = unit in ("", "iterations") and count != int(count)
+    return None if number == 0 or is_part or (unit == "%" and number > 100) else max(1, int(count + 1e-9))
