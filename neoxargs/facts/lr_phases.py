@@ -110,7 +110,10 @@ def _wrong(given: Any, before: Phase | None, is_last: bool) -> Iterator[tuple[st
         yield f"unknown key: {unknown[0]}", f"a phase has the keys {', '.join(KEYS)}"
     style = given.get("style")
     if style not in STYLES:
-        yield "style is missing" if style is None else f"style ({style!r}) is not known", f"write one of {', '.join(STYLES)}"
+        yield (
+            "style is missing" if style is None else f"style ({style!r}) is not known",
+            f"write one of {', '.join(STYLES)}",
+        )
     for key in ("from", "to"):
         value = given.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:

@@ -15,7 +15,7 @@ CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.
 RUN = {
     "lr_decay_style": "linear", "lr": 1e-3, "min_lr": 0.0, "warmup": 0.1, "lr_decay_iters": 100, "train_iters": 100,
     "lr_decay_fraction": None, "warmup_from_zero": True, "lr_wsd_decay_iters": None,
-    "lr_wsd_decay_style": "exponential",
+    "lr_wsd_decay_style": "exponential", "lr_schedule": None,
 }  # fmt: skip
 
 

@@ -173,11 +173,12 @@ def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
     assert ramp in [problem.what for problem in result.problems]
 
 
-def test_an_unsupported_schedule_is_listed_as_to_do() -> None:
-    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
-    assert result.text.splitlines()[1] == "# TODO: set lr_decay_style (for --lr-decay-style WSD)."
-    assert "lr_decay_style:" not in result.text
-    assert result.problems[0].hint.startswith("wsd is not supported: write constant")
+def test_wsd_is_kept_in_iterations_and_in_samples() -> None:
+    flags = f"{SIZES} --lr-decay-style WSD --lr-wsd-decay-style minus_sqrt --global-batch-size 8 --train-iters 100"
+    for length in ("--lr-wsd-decay-iters 20", "--lr-wsd-decay-samples 160"):
+        config = yaml.safe_load(convert_script(Text("run.sh", f"python pretrain_gpt.py {flags} {length}")).text)
+        kept = {name: config[name] for name in ("lr_decay_style", "lr_wsd_decay_style", "lr_wsd_decay_iters")}
+        assert kept == {"lr_decay_style": "WSD", "lr_wsd_decay_style": "minus_sqrt", "lr_wsd_decay_iters": 20}
 
 
 def test_the_flags_of_the_launcher_are_read() -> None:

@@ -128,7 +128,6 @@ def test_choices_and_values() -> None:
     assert hint("pos_emb: rope\n") == "write rotary"
     assert our_choice("RMS_norm") == "rmsnorm"
     assert hint("tokenizer_type: hf\n") == "write HFTokenizer"
-    assert hint("lr_decay_style: WSD\n").startswith("wsd is not supported: write constant")
     assert hint("warmup: 100\n").endswith("write the result of 100 / lr_decay_iters")
     assert hint("precision: 16\n") == "write fp16 or bf16"
     assert hint("tokenizer_type: bytelevel\n") == "write ByteLevelTokenizer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from neoxargs.base.record import replace
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.train.optim.schedule import Schedule, build_schedule, continue_schedule
 from tests.support.configure import configure
-from tests.support.refused import refused
+from tests.support.refused import ids, refused
 from tests.support.small_gpt import small
 from tests.support.snapshots import pinned
 
@@ -32,13 +33,20 @@ def test_steps_set_the_rate_of_every_group_divided_by_its_width() -> None:
     assert schedule.get_lr() == [5e-4, 1.25e-4]
 
 
-def test_state_continues_the_curve() -> None:
-    first = Schedule(optimizer(), CURVE)
+PHASES = [["linear", 10, 0.0, 1e-3], ["constant", 40, 1e-3, 1e-3], ["cosine", 110, 1e-3, 1e-5]]
+
+
+@pytest.mark.parametrize("curve", [CURVE, replace(CURVE, style="phases", phases=PHASES)], ids=["decay", "phases"])
+def test_state_continues_the_curve(curve: LearningRateCurve) -> None:
+    first = Schedule(optimizer(), curve)
     for _ in range(42):
         first.step()
-    second = Schedule(optimizer(), CURVE)
-    second.load_state_dict(first.state_dict())
-    assert second.get_lr() == first.get_lr()
+    second = Schedule(optimizer(), curve)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.get_lr() == first.get_lr() != Schedule(optimizer(), CURVE).get_lr()
+    for other in (CURVE, replace(curve, lr=1.0), replace(curve, phases=PHASES[:2])):
+        if other != curve:
+            assert ids(refused(Schedule(optimizer(), other).load_state_dict, first.state_dict()))
 
 
 def test_a_checkpoint_with_another_curve_is_a_problem_that_names_every_difference() -> None:
