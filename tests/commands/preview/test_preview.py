@@ -108,6 +108,14 @@ def test_epochs_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[s
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "cosine": {"lr_decay_style": "cosine", "min_lr": 1e-4, "warmup": 0.25, "warmup_from_zero": False},
+    "WSD": {"lr_decay_style": "WSD", "min_lr": 1e-4, "warmup": 0.25, "lr_wsd_decay_iters": 3},
+    "phases": {
+        "lr_schedule": [
+            {"style": "linear", "until": 3, "from": 0, "to": 1e-3},
+            {"style": "constant", "until": "60%"},
+            {"style": "minus_sqrt", "to": 1e-4},
+        ]
+    },
     "DeepSpeed": {"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 4, "total_num_steps": 12}}},
 }
 
