@@ -11,7 +11,7 @@ import os.path
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from neoxargs.base.record import Record
 from neoxargs.registry.receivers import numbers
@@ -30,6 +30,16 @@ class Key(Record):
     until: str = ""
     instead: str = ""
     """What replaces it."""
+    words: tuple[str, ...] = ()
+    """Of a text of several words, the choices of each."""
+    refused: Literal["", "choice", "type"] = ""
+    """What the program refuses at its start: other values than the choices, or values of another type."""
+    least: float | None = None
+    """The smallest number that it does not refuse."""
+    whole: bool = False
+    """Whether it refuses a fraction above 1."""
+    only_with: Mapping[str, str] = MappingProxyType({})
+    """The values of other keys with which alone it refuses a type."""
     default: Any = None
     computed: bool = False
     """Whether the source does not say the default as a literal."""
@@ -69,7 +79,9 @@ def earlier(program: str) -> tuple[str, ...]:
 def keys(program: str, section: str = "") -> dict[str, Key]:
     """Return the keys that any of the versions has."""
     rows = _table()[program]["sections"][section]
-    return {key: Key(**{**row, "choices": tuple(row.get("choices", ()))}) for key, row in rows.items()}
+    return {
+        key: Key(**row | {name: tuple(row.get(name, ())) for name in ("choices", "words")}) for key, row in rows.items()
+    }
 
 
 @cache

@@ -47,7 +47,52 @@ def transformers_rows(read: Read) -> dict[str, Rows]:
     """Return the fields of TrainingArguments and of the class that adds those of sequence-to-sequence models."""
     texts = [read(f"transformers/{name}") for name in ("training_args.py", "trainer_utils.py", "utils/generic.py")]
     classes = _classes([*texts, read("transformers/training_args_seq2seq.py"), read("transformers/debug_utils.py")])
-    return {"": {name: _row(kind, classes) for name, kind, _, _ in fields("Seq2SeqTrainingArguments", classes)}}
+    rows = {name: _row(kind, classes) for name, kind, _, _ in fields("Seq2SeqTrainingArguments", classes)}
+    for name, facts in _refusals(classes["TrainingArguments"], classes):
+        rows[name] |= facts if name in rows else {}
+    for name in ("fsdp", "debug"):  # texts of several words, each a member of an enumeration
+        option = {"fsdp": "FSDPOption", "debug": "DebugOption"}[name]
+        rows[name] |= {"words": list(_members(classes.get(option)))}
+    return {"": rows}
+
+
+def _refusals(cls: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the fields whose values a class makes members of an enumeration, compares with numbers or reads as paths.
+
+    compared: the values of other fields with which alone it does so.
+    """
+    for node in ast.walk(cls):
+        if isinstance(node, ast.Assign) and (
+            made := re.fullmatch(r"self\.(\w+) = (\w+)\(self\.\1\)", ast.unparse(node))
+        ):
+            if made[2] in classes:
+                yield made[1], {"refused": "choice"}
+        elif isinstance(node, ast.Call) and (path := re.fullmatch(r"os\.path\.\w+\(self\.(\w+)\)", ast.unparse(node))):
+            yield path[1], {"refused": "type"}
+        elif isinstance(node, ast.FunctionDef) and node.name in ("__post_init__", "_validate_args"):
+            for each in (each for each in ast.walk(node) if isinstance(each, ast.If)):
+                yield from _compared(each, is_always=each in node.body)
+
+
+def _compared(node: ast.If, is_always: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a field that a condition compares with a number. least: the smallest that is not refused.
+
+    whole: whether a number above 1 must be a whole one. is_always: whether the condition is met in every run.
+    """
+    text, raises = ast.unparse(node.test), isinstance(node.body[0], ast.Raise)
+    if raises and (whole := re.fullmatch(r"self\.(\w+) != int\(self\.\1\)", text)):
+        yield whole[1], {"whole": True}
+    if raises and (count := re.fullmatch(r"not \(isinstance\(self\.(\w+), int\) and self\.\1 > 0\)", text)):
+        yield count[1], {"refused": "type", "least": 1}
+    when: dict[str, str] = {}
+    for part in (node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]) if is_always else ():
+        if compared := re.fullmatch(r"self\.(\w+) [<>]=? ([\d.]+)", ast.unparse(part)):
+            least = {"least": float(compared[2])} if raises and " < " in ast.unparse(part) else {}
+            yield compared[1], {"refused": "type", **least, **({"only_with": when} if when else {})}
+            return
+        if not (equal := re.fullmatch(r"self\.(\w+) == (\w+)\.(\w+)", ast.unparse(part))):
+            return
+        when[equal[1]] = equal[3].lower()
 
 
 def accelerate_rows(read: Read) -> dict[str, Rows]:

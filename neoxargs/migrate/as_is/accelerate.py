@@ -79,6 +79,8 @@ def judge(given: Settings, text: Text, program: Program, gpus: int | None) -> It
     yield from _precision(found, is_yaml)
     if file := found.get("deepspeed_config.deepspeed_config_file"):
         yield from _with_json(found, file, text)
+    else:
+        yield from _for_deepspeed(found)
 
 
 def remarks(given: Settings) -> dict[str, str]:
@@ -159,6 +161,18 @@ def _precision(found: Mapping[str, Entry], is_yaml: bool) -> Iterator[Problem]:
     what = f"mixed_precision ({format_node(node)}) must be one of {listed(PRECISIONS)}"
     what += ", as a text" if value is False else ""
     yield Problem(what, node.place, hint, id="other-program-value", edits=edits)
+
+
+def _for_deepspeed(found: Mapping[str, Entry]) -> Iterator[Problem]:
+    """Yield the values that DeepSpeed refuses in the JSON that Accelerate makes of its section."""
+    kind = found.get("distributed_type")
+    is_read = kind is not None and str(kind.value.to_python()) == "DEEPSPEED"
+    for key, name in IN_JSON.items():
+        entry = found.get(f"deepspeed_config.{key}")
+        if entry is None or is_null(entry.value) or entry.value.to_python() in ("auto", "none"):
+            continue
+        if problem := deepspeed.refused_value(name, entry):
+            yield problem if is_read else problem.as_warning()
 
 
 def _with_json(found: Mapping[str, Entry], file: Entry, text: Text) -> Iterator[Problem]:

@@ -255,6 +255,20 @@ def _of_json(edit: Edit, wanted: Any) -> Edit:
     return replace(edit, text=json.dumps(coerce(edit.text.strip("'\""), wanted)))
 
 
+def refused_value(name: str, entry: Entry) -> Problem | None:
+    """Return the problem of a value that DeepSpeed refuses for a key, which another file calls otherwise."""
+    parameter = REGISTRY.find(name)
+    if parameter is None or _accepts(parameter.type, entry.value.to_python()):
+        return None
+    what = f"{entry.key} ({format_node(entry.value)}) must be {describe_type(parameter.type)}, as {name} of its JSON"
+    try:
+        coerce(entry.value, parameter.type)
+    except Mismatch as mismatch:
+        problem = _value(what, entry.value, mismatch.advice, True)
+        return replace(problem, edits=value_edits(entry, mismatch))
+    return _value(what, entry.value, "", True)
+
+
 def _of_name(name: str, node: Node) -> Iterator[Problem]:
     """Yield the problem of a misspelt optimizer or scheduler; a name that resembles none may be one of torch."""
     kind, any_case = str(node.to_python()), name == "optimizer.type"

@@ -1,9 +1,10 @@
-"""A file with Hugging Face's TrainingArguments, alone or beside settings that a script reads itself."""
+"""Hugging Face's TrainingArguments: a file, alone or beside settings that a script reads, or calls in Python."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -17,15 +18,18 @@ from neoxargs.migrate.as_is.keys import (
     Settings,
     conflict,
     entries,
+    finite,
     number,
     other_version,
+    removed_choice,
     settings,
     unknown_key,
 )
 from neoxargs.registry import other_keys
 from neoxargs.registry.other_keys import Key
+from neoxargs.resolve.keys.corrections import in_its_quotes
 from neoxargs.resolve.keys.other_programs import files
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null, node_of
 
 #: Retired name -> the current one.
 RENAMED = {
@@ -40,8 +44,6 @@ RENAMED = {
 }
 #: Of which the value means the same.
 SAME_VALUE = ("evaluation_strategy", "no_cuda", "per_gpu_train_batch_size", "per_gpu_eval_batch_size")
-#: Key -> the choices that transformers itself checks; of other keys with choices, it accepts any text.
-CHECKED = ("eval_strategy", "save_strategy", "logging_strategy", "hub_strategy", "lr_scheduler_type", "optim")
 #: Key of the DeepSpeed JSON -> the argument that must have the same value.
 SAME_IN_JSON = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
@@ -54,6 +56,14 @@ SAME_IN_JSON = {
     "fp16.enabled": "fp16",
     "bf16.enabled": "bf16",
 }
+#: Classes of which a Python program gives the arguments.
+CALLED = ("TrainingArguments", "Seq2SeqTrainingArguments")
+#: Arguments that are compared with each other.
+TOGETHER = {
+    "fp16", "bf16", "fp16_full_eval", "bf16_full_eval", "eval_strategy", "evaluation_strategy", "save_strategy",
+    "load_best_model_at_end", "eval_steps", "save_steps", "logging_steps", "lr_scheduler_type", "max_steps",
+    "dataloader_prefetch_factor", "dataloader_num_workers",
+}  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_grad_norm": 1.0, "learning_rate": 5e-5,
     "adam_epsilon": 1e-8, "weight_decay": 0.0, "fp16": False, "bf16": False,
@@ -65,8 +75,21 @@ def program(given: str) -> Program:
     return Program("Transformers", "transformers", other_keys.versions("transformers"), given)
 
 
-def read(text: Text) -> Settings | None:
-    """Return the file; None if it is not of the Trainer. Raises Problems if it cannot be read."""
+class Arguments(Settings):
+    """The arguments of a file, or of one call in a Python program.
+
+    unknown: names of which the program computes the value. is_open: whether it passes others that are not named.
+    """
+
+    unknown: frozenset[str] = frozenset()
+    is_open: bool = False
+    is_call: bool = False
+
+
+def read(text: Text) -> Sequence[Arguments] | None:
+    """Return the arguments; None if the file has none of the Trainer. Raises Problems if it cannot be read."""
+    if text.name.endswith(".py"):
+        return list(_calls(text)) or None
     if not re.search(r"""(^|[{,])\s*["']?(per_device_\w+_batch_size|num_train_epochs)["']?\s*:""", text.text, re.M):
         return None
     try:
@@ -77,30 +100,91 @@ def read(text: Text) -> Settings | None:
         return None
     names = {entry.key for entry in found.tree.entries} if found else set[str]()
     [mark] = [each for each in files() if "TrainingArguments" in each.called]
-    return found if mark.has_written(names) and "base_model" not in names else None
+    is_trainers = found and mark.has_written(names) and "base_model" not in names
+    return [Arguments(found.tree, found.twice)] if found and is_trainers else None
 
 
-def judge(given: Settings, text: Text, program: Program, gpus: int | None) -> Iterator[Problem]:
+def _calls(text: Text) -> Iterator[Arguments]:
+    """Yield the arguments of each `TrainingArguments(...)` of a Python program, which is not run."""
+    if "TrainingArguments(" not in text.text:
+        return
+    try:
+        tree = ast.parse(text.text)
+    except (SyntaxError, ValueError):
+        return
+    lines = text.text.split("\n")
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name not in CALLED:
+            continue
+        words: list[tuple[str, ast.expr, ast.expr | ast.keyword]]
+        words = [(word.arg, word.value, word) for word in call.keywords if word.arg]
+        words += [("output_dir", value, value) for value in call.args[:1]]
+        known = {key: _literal(value, text.name, lines) for key, value, _ in words}
+        entries = [
+            Entry(
+                key, known[key] or Scalar(None, ""), _at(node, text.name, lines, len(key) if node is not value else 0)
+            )
+            for key, value, node in words
+        ]
+        is_open = len(words) < len(call.keywords) + len(call.args)
+        unknown = frozenset(key for key, node in known.items() if node is None)
+        yield Arguments(Mapping(entries, _at(call, text.name, lines)), (), unknown, is_open, True)
+
+
+def _literal(value: ast.expr, file: str, lines: Sequence[str]) -> Node | None:
+    """Return the value of an argument, None if it is no literal."""
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, TypeError):
+        return None
+    node = node_of(list(found) if isinstance(found, tuple) else found) if not isinstance(found, set | bytes) else None
+    return node._replace(place=_at(value, file, lines)) if isinstance(node, Scalar) else node
+
+
+def _at(node: ast.expr | ast.keyword, file: str, lines: Sequence[str], width: int = 0) -> Place:
+    line = lines[node.lineno - 1]
+    begin, end = (len(line.encode()[:at].decode()) for at in (node.col_offset, node.end_col_offset or 0))
+    is_one_line = node.end_lineno == node.lineno
+    return Place(file, node.lineno, begin + 1, line, width or (end - begin if is_one_line else 1))
+
+
+def judge(given: Sequence[Arguments], text: Text, program: Program, gpus: int | None) -> Iterator[Problem]:
     """Yield what is wrong with the arguments."""
-    yield from given.twice
-    tree = given.tree
-    found = {entry.key: entry for entry in tree.entries}
-    for entry in tree.entries:
-        yield from _of_key(entry, program, found, is_yaml=not text.name.endswith(".json"))
-    yield from _together(found)
-    if "deepspeed" in found:
-        yield from _in_json(found, text, gpus)
+    for arguments in given:
+        yield from arguments.twice
+        found = {entry.key: entry for entry in arguments.tree.entries}
+        for entry in arguments.tree.entries:
+            yield from _of_key(entry, program, found, arguments, is_yaml=not text.name.endswith((".json", ".py")))
+        if not (arguments.is_open or arguments.unknown & TOGETHER):
+            yield from _together(found)
+        if "deepspeed" in found and not (arguments.is_open or arguments.unknown):
+            yield from _in_json(found, text, gpus)
 
 
-def remarks(given: Settings) -> dict[str, str]:
+def remarks(given: Sequence[Arguments]) -> dict[str, str]:
     """Return lines about a file."""
-    others = [entry.key for entry in given.tree.entries if entry.key not in other_keys.keys("transformers")]
-    return {"others": f"{listed(others, 'and', most=6)}, which the script has to read"} if others else {}
+    others = [
+        entry.key
+        for arguments in given
+        for entry in arguments.tree.entries
+        if entry.key not in other_keys.keys("transformers") and not arguments.is_call
+    ]
+    lines = {"others": f"{listed(others, 'and', most=6)}, which the script has to read"} if others else {}
+    unknown = sorted({key for arguments in given for key in arguments.unknown})
+    unknown += ["those of **"] if any(arguments.is_open for arguments in given) else []
+    left = f"the values of {listed(unknown, 'and', most=20)}, which the program computes"
+    return lines | ({"unchecked": left} if unknown else {})
 
 
-def _of_key(entry: Entry, program: Program, found: dict[str, Entry], is_yaml: bool) -> Iterator[Problem]:
+def _of_key(
+    entry: Entry, program: Program, found: dict[str, Entry], arguments: Arguments, is_yaml: bool
+) -> Iterator[Problem]:
     keys = other_keys.keys("transformers")
     known = keys.get(entry.key)
+    if known is None and arguments.is_call:
+        yield unknown_key(entry, program, keys, found, "refuses")
+        return
     if known is None:
         # Other keys are read by the script, by its own classes.
         near = [name for name in keys if is_one_edit(entry.key, name) and name not in found]
@@ -109,9 +193,14 @@ def _of_key(entry: Entry, program: Program, found: dict[str, Entry], is_yaml: bo
         return
     instead = RENAMED.get(entry.key, "")
     for problem in other_version(entry.key, entry.place, program, known.since, known.until, instead, "refuses"):
-        yield problem if entry.key in SAME_VALUE else replace(problem, edits=())
-    if wrong := _of_value(entry, known, is_yaml):
-        yield wrong
+        yield problem if entry.key in SAME_VALUE and instead not in found else replace(problem, edits=())
+    value = entry.value.to_python()
+    if entry.key in arguments.unknown:
+        return
+    if isinstance(value, str) and value in known.former:
+        yield from removed_choice(entry.key, value, entry.value.place, program, known)
+    elif wrong := _of_value(entry, known, is_yaml) or _of_words(entry, known):
+        yield wrong if _is_refused(known, found) else wrong.as_warning()
 
 
 def loaded(node: Node, is_yaml: bool) -> Any:
@@ -148,26 +237,78 @@ def fits(value: Any, known: Key) -> bool:
 
 def _of_value(entry: Entry, known: Key, is_yaml: bool) -> Problem | None:
     value, node = loaded(entry.value, is_yaml), entry.value
-    shown = f"{entry.key} ({format_node(node)})"
-    if entry.key in CHECKED and isinstance(value, str) and value not in known.choices:
-        found = close_matches(value, known.choices)
-        hint = f"did you mean {listed(found)}?" if found else ""
-        what = f"{shown} must be one of {listed(known.choices, most=60)}; Transformers refuses the file"
-        edits = (Edit(node.place, "replace", found[0]),) if len(found) == 1 and is_one_edit(value, found[0]) else ()
-        return Problem(what, node.place, hint, id="other-program-value", edits=edits if is_yaml else ())
+    shown, edits = f"{entry.key} ({format_node(node)})", tuple[Edit, ...]()
+    is_choice = known.refused == "choice"
     if value is False and "no" in known.choices and isinstance(node, Scalar):
         what = f"{shown} is false for the YAML reader, which Transformers refuses"
         edits = (Edit(node.place, "replace", '"no"'),)
         return Problem(what, node.place, 'write "no", in quotes', id="other-program-value", edits=edits)
-    if entry.key in CHECKED or fits(value, known):
+    if is_choice and value not in known.choices:
+        found = close_matches(str(value), known.choices)
+        hint = f"did you mean {listed(found)}?" if found else ""
+        what = f"{shown} must be one of {listed(known.choices, most=60)}; Transformers refuses the file"
+        edits = (
+            (Edit(node.place, "replace", found[0]),) if len(found) == 1 and is_one_edit(str(value), found[0]) else ()
+        )
+        return Problem(what, node.place, hint, id="other-program-value", edits=edits if is_yaml else ())
+    is_null_refused = known.refused == "type" and value is None and not known.none
+    if problem := _of_size(value, known, shown, node):
+        return problem
+    if is_choice or (fits(value, known) and not is_null_refused):
         return None
     what, hint = f"{shown} must be {listed((WORDS[kind] for kind in known.type.split('|')), most=9)}", ""
-    edits = ()
+    is_refused = known.refused == "type" and not _may_pass(value, known)
     if isinstance(value, str) and number(node) is not None and isinstance(node, Scalar) and not node.quoted:
         written = re.sub(r"^([-+]?\d+)([eE])([-+]?)(\d)", lambda m: f"{m[1]}.0{m[2]}{m[3] or '+'}{m[4]}", node.text)
         what = f"{shown} is a text for PyYAML, which needs a point and a sign in such a number"
         hint, edits = f"write {written}, unless the script converts it", (Edit(node.place, "replace", written),)
-    return Problem(what, node.place, hint, severity="warning", id="other-program-value", edits=edits)
+        is_refused = False
+    what += "; Transformers refuses the file" if is_refused else ""
+    return Problem(
+        what, node.place, hint, severity="error" if is_refused else "warning", id="other-program-value", edits=edits
+    )
+
+
+def _of_size(value: Any, known: Key, shown: str, node: Node) -> Problem | None:
+    """Return the problem of a number that Transformers refuses."""
+    amount = finite(value)
+    if amount is not None and known.least is not None and amount < known.least:
+        what = f"{shown} must be at least {known.least:g}; Transformers refuses the file"
+    elif amount is not None and known.whole and amount > 1 and amount != int(amount):
+        what = f"{shown} must be a whole number, or a part below 1; Transformers refuses the file"
+    else:
+        return None
+    return Problem(what, node.place, "", id="other-program-value")
+
+
+def _may_pass(value: Any, known: Key) -> bool:
+    """Return whether a value of another type takes part in comparisons as a number does."""
+    return isinstance(value, bool | int | float) and bool({"int", "float"} & {*known.type.split("|")})
+
+
+def _is_refused(known: Key, found: dict[str, Entry]) -> bool:
+    """Return whether the other arguments are such that Transformers looks at a value at all."""
+    defaults = {"logging_strategy": "steps", "save_strategy": "steps"}
+    values = {
+        name: found[name].value.to_python() if name in found else defaults.get(name, "no") for name in known.only_with
+    }
+    return values == {**known.only_with}
+
+
+def _of_words(entry: Entry, known: Key) -> Problem | None:
+    """Return the problem of a text of several words of which one is none of its choices."""
+    value, place = entry.value.to_python(), entry.value.place
+    words = re.split(r"[\s,]+", value.strip()) if isinstance(value, str) else []
+    wrong = [word for word in words if word.lower() not in {"", "true", "false", *known.words}]
+    if not known.words or not wrong:
+        return None
+    near = [word for word in known.words if is_one_edit(wrong[0].lower(), word)]
+    shown = f"{entry.key} ({format_node(entry.value)}) has the word {wrong[0]}"
+    what = f"{shown}, which must be one of {listed(known.words, most=20)}"
+    is_whole = isinstance(entry.value, Scalar) and len(words) == 1 and len(near) == 1
+    edits = (Edit(place, "replace", in_its_quotes(near[0], place)),) if is_whole else ()
+    hint = f"did you mean {listed(near)}?" if near else ""
+    return Problem(f"{what}; Transformers refuses the file", place, hint, id="other-program-value", edits=edits)
 
 
 # -- arguments that belong together -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ INSIDE = ("_target_",)
 #: What can be checked, for a file that is nothing of this.
 READ = (
     "deepy reads the YAML of a run (deepy or GPT-NeoX) and, alone, a DeepSpeed JSON, an Accelerate YAML, "
-    "TrainingArguments or a Megatron-LM script"
+    "TrainingArguments (also in Python) or a Megatron-LM script"
 )
 #: Keys from which on a file can be recognised by knowing none of them, and one in how many may resemble a known one.
 LEAST, RESEMBLING = 5, 5
@@ -41,6 +41,9 @@ _TOML = re.compile(r"\s*(?:\[+(?P<section>[\w.-]+)\]+|(?P<key>[\w.-]+)\s*=\s*(?P
 def file_of_another_program(file: File) -> Problem | None:
     """Return the problem of a file that another program reads; None for any other file, however wrong it is."""
     node = file.node
+    if file.name.endswith(".py"):
+        what = "this is a Python program, not the configuration of a run"
+        return Problem(what, Place(file.name, 0, 0), READ, id="file-of-another-program")
     if second := next((each for each in file.problems if each.id == "yaml-second-document"), None):
         lines = lines_of(file.text)[: second.where.line - 1 if second.where else 0]
         node = File(file.name, "\n".join(lines)).node

@@ -32,6 +32,15 @@ def test_only_files_of_other_programs_are_judged_as_such(
     assert json.loads(capsys.readouterr().out).get("read_as", "").startswith(called)
 
 
+def test_a_python_program_is_checked_but_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text("args = TrainingArguments('out', seed=f())\n")
+    assert main(["check", "train.py", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["read_as"].startswith("TrainingArguments")
+    assert main(["plan", "train.py", "--json"]) == 1
+    [problem] = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["id"] == "file-of-another-program"
+
+
 def test_with_other_files_it_is_a_configuration_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     Path("ds.json").write_text('{"train_batch_size": 8, "bf16": {"enabled": true}}')
     Path("my.yml").write_text("num_layers: 2\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, render
 from neoxargs.migrate.as_is.files import checked
+from tests.support import deepspeed_spy
 from tests.support.snapshots import pinned
 
 GOOD = """\
@@ -70,6 +72,38 @@ def test_errors_are_what_accelerate_refuses(old: str, new: str, tmp_path: Path) 
     found = check(text, accelerate="1.15.0")
     assert any(problem.severity == "error" for problem in found) == accelerate_refuses(text, tmp_path), render(found)
     assert bool(found) == bool(old) or "fp16" in new
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "in_json"),
+    [
+        ("zero_stage", "5", {"zero_optimization": {"stage": 5}}),
+        ("zero_stage", "2", {"zero_optimization": {"stage": 2}}),
+        (
+            "offload_optimizer_device",
+            "cpuu",
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpuu"}}},
+        ),
+        ("offload_param_device", "cpu", {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
+        (
+            "zero3_save_16bit_model",
+            "maybe",
+            {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": "maybe"}},
+        ),
+    ],
+)
+def test_values_that_deepspeed_refuses(key: str, value: str, in_json: dict[str, Any]) -> None:
+    """Accelerate passes them on; the training ends when DeepSpeed reads its JSON."""
+    text = GOOD.replace("  zero_stage: 3\n", f"  {key}: {value}\n")
+    try:
+        deepspeed_spy.read({"train_batch_size": 8, **in_json})
+        refused = False
+    except Exception:
+        refused = True
+    assert any(problem.severity == "error" for problem in check(text)) == refused
+    if refused:
+        pinned(render(check(text)))
+        assert all(problem.severity == "warning" for problem in check(text.replace("DEEPSPEED", "FSDP")))
 
 
 def test_beside_a_deepspeed_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, render
 from neoxargs.migrate.as_is.files import checked
+from neoxargs.resolve.yaml.edit import corrected
 from tests.support.snapshots import pinned
 
 GOOD = {
@@ -46,6 +48,19 @@ REFUSED: list[dict[str, Any]] = [
     {"evaluation_strategy": "no"},
     {"no_cuda": True},
     {"warmup_ratio": 0.1},
+    {"eval_strategy": 5},
+    {"optim": None},
+    {"optim": "adamw_hf"},
+    {"fsdp": "full_shrd"},
+    {"fsdp": "full_shard auto_wrp"},
+    {"debug": "underflow"},
+    {"logging_steps": "ten"},
+    {"logging_steps": 2.5},
+    {"save_steps": None},
+    {"warmup_steps": -1},
+    {"eval_strategy": "steps", "eval_steps": "often"},
+    {"torch_empty_cache_steps": 0},
+    {"output_dir": 5},
 ]
 ACCEPTED: list[dict[str, Any]] = [
     {},
@@ -55,6 +70,11 @@ ACCEPTED: list[dict[str, Any]] = [
     {"load_best_model_at_end": True, "save_strategy": "best", "eval_strategy": "steps"},
     {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 250},
     {"eval_strategy": "steps", "max_steps": 10, "num_train_epochs": 3},
+    {"logging_strategy": "no", "logging_steps": "ten"},
+    {"eval_steps": "often"},
+    {"save_steps": True},
+    {"debug": "underflow_overflow tpu_metrics_debug"},
+    {"torch_empty_cache_steps": None},
     {"report_to": ["none"], "max_grad_norm": 1, "logging_steps": 0.1, "warmup_steps": 0.1},
 ]
 
@@ -90,6 +110,52 @@ bf16: "yes"
 my_own_setting: 1
 """
     pinned(render([*check(text), *check(text, transformers="4.46.3")]))
+
+
+PYTHON = """\
+import sys
+from transformers import TrainingArguments, Trainer
+
+LR = 1e-4
+first = TrainingArguments(
+    "é", per_device_train_batch_size=4, learning_rate=LR, logging_steps="ten", fsdp="full_shrd",
+    evaluation_strategy=sys.argv[1],
+    weight_decy=0.1,
+)
+second = transformers.Seq2SeqTrainingArguments(output_dir="out", fp16=True, bf16=True)
+other = MyArguments(logging_steps="ten")
+"""
+
+
+def test_the_calls_of_a_python_program() -> None:
+    found = checked(Text("train.py", PYTHON), {}, None)
+    assert found
+    pinned(render([*found.problems]))
+    pinned(found.remarks)
+    edits = [edit for problem in found.problems for edit in problem.edits]
+    fixed = corrected(Text("train.py", PYTHON), edits).text
+    calls = [node for node in ast.walk(ast.parse(fixed)) if isinstance(node, ast.Call)]
+    assert {"weight_decay", "eval_strategy", "fsdp"} <= {word.arg for call in calls for word in call.keywords}
+    assert checked(Text("train.py", PYTHON.replace("TrainingArguments(", "Arguments(")), {}, None) is None
+    assert checked(Text("train.py", f"{PYTHON}]"), {}, None) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "is_error"),
+    [
+        ("load_best_model_at_end=True", True),
+        ("load_best_model_at_end=True, eval_strategy=EVAL", False),
+        ("load_best_model_at_end=True, **others", False),
+        ("save_steps=None", True),
+        ("save_steps=None or 5", False),
+        ("report_to=('none',), debug=[*options]", False),
+        ("evaluation_strategy='no', eval_strategy='no'", False),
+    ],
+)
+def test_what_a_program_computes_is_not_judged(words: str, is_error: bool) -> None:
+    found = check(f"TrainingArguments('out', {words})", "train.py")
+    assert any(problem.severity == "error" for problem in found) == is_error, render(found)
+    assert not any(problem.edits for problem in found)
 
 
 def test_against_the_deepspeed_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
