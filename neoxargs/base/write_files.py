@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from neoxargs.base.files import Text, replacing_all
+from neoxargs.base.files import Text, replacing_all, why_unwritable
 from neoxargs.base.problems import Place, Problem, Problems
 
 BOM = b"\xef\xbb\xbf"
@@ -52,9 +52,30 @@ def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
                 stream.write(text)
 
 
+def require_writable(name: str) -> None:
+    """Raise Problems if a file could not be written, before the work whose result would be lost."""
+    target = Path(os.path.realpath(name))
+    if _is_stream(name):
+        return
+    with os_error_as_problem(name):
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not target.parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"there is no folder {os.path.dirname(name)}")
+        _byte_order_mark(target)
+        if why := why_unwritable(target.parent):
+            raise PermissionError(errno.EACCES, why)
+
+
 def require_replaceable(name: str | None, beginning: str = "") -> None:
-    """Raise Problems if a file exists whose content would be lost. beginning: what files begin with that may be."""
-    if not name or not os.path.isfile(name):
+    """Raise Problems if a file could not be written, or if its content would be lost.
+
+    beginning: what files begin with that may be replaced.
+    """
+    if not name:
+        return
+    require_writable(name)
+    if not os.path.isfile(name):
         return
     with os_error_as_problem(name), open(name, encoding="utf-8", errors="replace") as file:
         if beginning and file.read(len(beginning)).lower() == beginning.lower():

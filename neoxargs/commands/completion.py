@@ -14,6 +14,7 @@ from typing import Any
 
 from neoxargs.base.record import Record
 from neoxargs.commands.explain.catalogue import catalogue
+from neoxargs.commands.init.answers import models
 from neoxargs.hosts.device_table import DEVICES, NETWORKS
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.types import words_of
@@ -22,9 +23,9 @@ SHELLS = ("bash", "zsh", "fish")
 #: What follows an option or a command instead of words that are known.
 FILES, PARAMETERS, NAMES, OTHER = "<files>", "<parameters>", "<names>", "<other>"
 #: Placeholders that stand for a file or a folder.
-_OF_FILES = ("FILE", "FOLDER", "DIR", "PREFIX", "SOURCE")
+_OF_FILES = ("FILE", "FOLDER", "DIR", "PREFIX", "SOURCE", "TEMPLATE")
 #: Option -> words that its help lists, and that its parser does not restrict.
-_KNOWN: Mapping[str, Iterable[str]] = {"--device": DEVICES, "--network": NETWORKS}
+_KNOWN: Mapping[str, Iterable[str]] = {"--device": DEVICES, "--network": NETWORKS, "--model": models()}
 
 
 class Option(Record):
@@ -38,6 +39,8 @@ class Option(Record):
 def script(shell: str, parsers: Mapping[str, Sequence[argparse.ArgumentParser]]) -> str:
     """Return the script for a shell. parsers: those of each command."""
     commands = {name: _options(of_command) for name, of_command in parsers.items()}
+    # In place of a command, too.
+    commands |= {"--completion": [Option(("--completion",), "", " ".join(SHELLS))], "--help": [], "--version": []}
     write = _fish if shell == "fish" else _bash_and_zsh
     return "\n".join([f"# Completion of deepy for {shell}: deepy --completion {shell}", *write(shell, commands)])
 
@@ -74,7 +77,8 @@ def _takes(action: argparse.Action) -> str:
     if action.nargs == 0:
         return ""
     known = next((_KNOWN[name] for name in action.option_strings if name in _KNOWN), ())
-    choices: Iterable[Any] = action.choices or known
+    in_metavar = action.metavar.split("|") if isinstance(action.metavar, str) and "|" in action.metavar else ()
+    choices: Iterable[Any] = action.choices or known or in_metavar
     if words := " ".join(map(str, choices)):
         return words
     if "--set" in action.option_strings:
@@ -178,11 +182,14 @@ def _bash_and_zsh(shell: str, commands: Mapping[str, list[Option]]) -> Iterator[
 def _fish(_: str, commands: Mapping[str, list[Option]]) -> Iterator[str]:
     yield f"set -g __deepy_names {' '.join(_names())}"
     yield f"set -g __deepy_parameters {' '.join(map(shlex.quote, _settings()))}"
-    first = shlex.quote(" ".join([*commands, "(__fish_complete_suffix .py)"]))
+    words = [name for name in commands if not name.startswith("-")]
+    first = shlex.quote(" ".join([*words, "(__fish_complete_suffix .py)"]))
     yield f"complete -c deepy -n __fish_use_subcommand -f -a {first}"
     yield "complete -c deepy -n '__fish_seen_subcommand_from explain' -a '$__deepy_names'"
     for command, options in _scripts_as_one(commands).items():
         within = f"__fish_seen_subcommand_from {command}"
+        if command.startswith("-"):
+            within = "__fish_use_subcommand"
         if command == "script":
             within = 'string match -q "*.py" -- (commandline -opc)'
         for option in options:

@@ -28,6 +28,10 @@ TYPED = {
     "deepy plan --set precision=bfl\t": ["plan", "--set", "precision=bfloat16"],
     "deepy train.p\t --dry\t": ["train.py", "--dry-run"],
     "deepy my-scr\t --dry\t": ["my-script.py", "--dry-run"],
+    "deepy --comp\t zs\t": ["--completion", "zsh"],
+    "deepy init --mod\t pythia-6\t --go\t dp\t": ["init", "--model", "pythia-6.9b", "--goal", "dpo"],
+    "deepy init --model=gpt-neox\t --dev\t RTX\t": ["init", "--model=gpt-neox-20b", "--device", "RTX4090-24GB"],
+    "deepy migrate --to neox-2021\t --from mega\t": ["migrate", "--to", "neox-2021", "--from", "megatron"],
     "deepy data --cha\t --overl\t dr\t": ["data", "--chat", "--overlong", "drop"],
     "deepy export --archi\t Phi\t": ["export", "--architecture", "Phi3ForCausalLM"],
 }

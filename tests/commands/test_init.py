@@ -7,7 +7,9 @@ import io
 import json
 import os
 import pty
+import re
 import select
+import shlex
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -17,11 +19,12 @@ import pytest
 from neoxargs import cli
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
+from neoxargs.base.shipped import CONFIGS
 from neoxargs.commands.check.command import find_problems
 from neoxargs.commands.command_line import make_parser, parse
-from neoxargs.commands.init.answers import Answers, model, models
+from neoxargs.commands.init.answers import Answers, model, models, others_of_the_size
 from neoxargs.commands.init.command import add_arguments, run
-from neoxargs.commands.init.compose import compose
+from neoxargs.commands.init.compose import compose, shared_batch
 from neoxargs.commands.init.goals import GOALS
 from neoxargs.resolve import File, draft
 from neoxargs.resolve.rules.usual_rates import middle_rate
@@ -32,7 +35,7 @@ from tests.support.snapshots import pinned
 #: A combination, and what of its file is looked at.
 COMBINATIONS = {
     "--model pythia-70m --gpus 1 --device A100-40GB": {"precision": "bfloat16", "train_batch_size": 1024},
-    "--model 160M --gpus 6 --device v100": {"precision": "fp16", "train_batch_size": 1026},
+    "--model 160M --gpus 6 --device v100": {"precision": "fp16", "train_batch_size": 960},
     "--model 1.3B --gpus 8 --device h100": {"hidden_size": 2048, "text_path": "python-stdlib"},
     "--model llama-2-70b --gpus 64 --device h100": {"num_layers": 80},
     "--model mixtral-8x7b --gpus 16 --device B200 --data notes.txt": {"text_path": "notes.txt"},
@@ -89,8 +92,21 @@ def shown_by_the_commands(words: str) -> None:
     assert {name: spec.config.get(name) for name in COMBINATIONS[words]} == COMBINATIONS[words]
     assert json.loads(deepy("plan", "my.yml", *machine, "--json")[1])["fits"]
     found = json.loads(deepy("plan", "my.yml", *machine, "--search", "--json")[1])["layouts"]
+    assert_the_comments_are_what_plan_says()
     fronts = [layout["set"] for layout in found if layout["front"]]
     assert any(all(spec.config.get(name) == value for name, value in front.items()) for front in fronts)
+
+
+def assert_the_comments_are_what_plan_says() -> None:
+    """Run the command in the comment of the layout, and look for each number of that comment in what it prints."""
+    text = " ".join(line.strip("# ") for line in Path("my.yml").read_text().splitlines() if line.startswith("#"))
+    found = re.search(r"(About .*? per GPU): deepy (plan .*?) Of ([\d,]+) layouts", text)
+    assert found
+    numbers, command, planned = found.groups()
+    shown = deepy(*shlex.split(command))[1]
+    assert len(words := re.findall(r"\d[\d.,]* \w+", numbers)) == 3
+    assert all(f" {word} " in f" {' '.join(shown.split())} " for word in words), (words, shown)
+    assert f"{planned} layouts planned" in deepy(*shlex.split(command), "--search")[1]
 
 
 @pytest.mark.slow
@@ -119,10 +135,34 @@ def test_every_goal_and_every_model_is_written_with_a_comment_for_what_it_adds()
 
 
 def test_a_size_is_the_nearest_model_without_experts() -> None:
-    chosen = {size: model(size) for size in ("70m", "1.3B", "7B", "175B")}
+    chosen = {size: model(size)[0] for size in ("70m", "1.3B", "7B", "175B")}
     assert chosen == {"70m": "pythia-70m", "1.3B": "gpt-3-1.3b", "7B": "pythia-6.9b", "175B": "gpt-3-175b"}
     with pytest.raises(ArgumentTypeError):
         model("46B")  # only Mixtral 8x7B has about as many
+    pinned(others_of_the_size(model("1.3B")))
+    assert not others_of_the_size(model("175B"))
+
+
+@pytest.mark.parametrize("gpus", [3, 5, 6, 7, 12, 20, 24, 48, 100])
+def test_any_number_of_gpus_shares_a_batch_near_the_published_one(gpus: int) -> None:
+    for wanted in (256, 512, 1024, 1536, 64):
+        batch = shared_batch(wanted, gpus)
+        nearest = max(1, round(wanted / gpus)) * gpus
+        assert batch % gpus == 0
+        assert abs(batch - wanted) <= wanted / 16 or batch == nearest, (wanted, batch)
+    for shipped in models():
+        before = draft([File("", (CONFIGS / "models" / f"{shipped}.yml").read_text())], []).values
+        after = draft([File("", text := compose(Answers(shipped, "pretrain", "A100-80GB", gpus)))], []).values
+        if re.search("train_iters: .* tokens", text):
+            each = [run["train_batch_size"].value * run["train_iters"].value for run in (before, after)]
+            assert each[1] == pytest.approx(each[0], rel=1e-3), shipped
+
+
+@pytest.mark.parametrize("gpus", ["3", "7"])
+def test_an_odd_number_of_gpus_has_micro_batches_as_large_as_others(gpus: str) -> None:
+    assert deepy("init", "my.yml", "--model", "pythia-160m", "--gpus", gpus, "--device", "h100")[0] == 0
+    assert draft([File("", Path("my.yml").read_text())], []).values["train_micro_batch_size_per_gpu"].value >= 32
+    assert_the_comments_are_what_plan_says()
 
 
 def at_a_terminal(*lines: str) -> str:
@@ -151,6 +191,14 @@ def test_at_a_terminal_it_asks_again_until_the_answer_is_one() -> None:
     assert Path("my.yml").exists()
 
 
+def test_at_a_terminal_a_mistake_that_later_answers_show_asks_for_one_answer_only() -> None:
+    answers = ("12B\n", "dpo\n", "old\n", "V100-16GB\n", "1\n", "tokens\n", "tokens more\n", "2\n")
+    shown = at_a_terminal(*answers)
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.partition("my.yml:")[0]).replace("\r", "\n").splitlines()
+    pinned("\n".join(line for line in plain if line and "planning layouts" not in line))
+    assert "neg_train_data_paths: [more]" in Path("my.yml").read_text()
+
+
 def test_ctrl_c_and_the_end_of_the_input_leave_nothing(folder: Path) -> None:
     before = sorted(folder.iterdir())
     for key in ("\x03", "\x04"):
@@ -172,6 +220,17 @@ def test_a_file_is_overwritten_only_with_force(folder: Path) -> None:
     assert (folder / "my.yml").read_text() == "mine"
     assert deepy(*words, "--force")[0] == 0
     assert (folder / "my.yml").read_text() != "mine"
+
+
+@pytest.mark.parametrize("name", ["nowhere/my.yml", "tokens.bin/my.yml", "folder", "read-only.yml"])
+def test_a_file_that_cannot_be_written_is_found_before_the_questions(name: str, folder: Path) -> None:
+    (folder / "folder").mkdir()
+    (folder / "read-only.yml").touch(0o444)
+    options = make_parser("init", "")
+    add_arguments(options)
+    with pytest.raises(Problems) as stop:
+        run(options, parse(options, ["init", name, "--force"]))
+    pinned(stop.value.problems)
 
 
 @pytest.mark.parametrize(

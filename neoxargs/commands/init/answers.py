@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.base.options import gpu_count
-from neoxargs.base.problems import Problems, did_you_mean, sentence
+from neoxargs.base.problems import Problems, did_you_mean, listed, sentence
 from neoxargs.base.record import Record
 from neoxargs.base.shipped import CONFIGS
 from neoxargs.commands.init.goals import GOALS
@@ -49,7 +49,7 @@ class Answers(Record):
     def of(cls, given: argparse.Namespace) -> Answers:
         slots = list((read_hostfile(given.hostfile) or {}).values()) if given.hostfile else []
         return cls(
-            given.model, given.goal, find_device(given.device).name,
+            given.model[0], given.goal, find_device(given.device).name,
             sum(slots) or given.gpus, max(slots, default=given.per_host), given.hostfile,
             given.data, given.tokenizer or tokenizer_of(given.data) or BYTES, given.checkpoint or "",
         )  # fmt: skip
@@ -70,21 +70,27 @@ def sizes() -> dict[str, int]:
     return found
 
 
-def model(text: str) -> str:
-    """Return the shipped model of a name, or the one nearest to a size."""
+def model(text: str) -> list[str]:
+    """Return the shipped model of a name, or all of about a size, the nearest first."""
     if text in models():
-        return text
+        return [text]
     if size := re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.upper()):
         wanted = float(size[1]) * _UNITS[size[2]] or 1.0
-        factor, nearest = min((max(count / wanted, wanted / count), name) for name, count in sizes().items())
-        if factor <= ABOUT:
-            return nearest
+        factors = sorted((max(count / wanted, wanted / count), name) for name, count in sizes().items())
+        if found := [name for factor, name in factors if factor <= ABOUT]:
+            return found
         raise argparse.ArgumentTypeError(f"no shipped model has about {text} parameters; {_known()}")
     raise argparse.ArgumentTypeError(f"there is no model {text!r}; {did_you_mean(text, models()) or _known()}")
 
 
 def _known() -> str:
     return f"models: {', '.join(models())}, or a size such as 1.3B"
+
+
+def others_of_the_size(found: list[str]) -> str:
+    """Return which model a size was taken for, where there are others of about that size; else empty."""
+    others = listed(found[1:], "or")
+    return f"model: {found[0]}; --model also takes others of about this size by name: {others}" if others else ""
 
 
 def device(text: str) -> str:
@@ -139,23 +145,37 @@ def tokenizer(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is neither a tokenizer.json, nor a .model file, nor a folder with one")
 
 
+def _not_of_the_goal(given: argparse.Namespace) -> str:
+    """Return what is wrong with the data of a goal that needs certain files; else empty."""
+    files = GOALS[given.goal].files
+    if not files or len(given.data) == len(files):
+        return ""
+    return f"--data takes two prefixes for --goal {given.goal}: {' and '.join(files)}"
+
+
 def _needs_tokenizer(given: argparse.Namespace) -> bool:
     """Return whether the tokenizer is unknown: of token files, or of the checkpoint that is trained on text."""
     return tokenizer_of(given.data) is None or (GOALS[given.goal].needs_checkpoint and all(map(is_text, given.data)))
 
 
 class Question(NamedTuple):
-    """A question, the option that answers it, and when it is asked. default: the answer of an empty line."""
+    """A question, the option that answers it, and when it is asked.
+
+    default: the answer of an empty line. wrong: what is wrong with it beside the earlier answers. says: what it means.
+    """
 
     name: str
     text: str
     read: Callable[[str], Any]
     default: str | None = None
     applies: Callable[[argparse.Namespace], bool] = lambda given: True
+    wrong: Callable[[argparse.Namespace], str] = lambda given: ""
+    says: Callable[[Any], str] = lambda answer: ""
 
 
 QUESTIONS = (
-    Question("model", "model (a name in configs/models, or a size such as 1.3B)", model),
+    Question("model", "model (a name in configs/models, or a size such as 1.3B)", model,
+        says=others_of_the_size),
     Question("goal", "".join(f"  {name.ljust(9)} {each.meaning}\n" for name, each in GOALS.items()) + "goal",
         goal, "pretrain"),
     Question("checkpoint", "folder of the checkpoint to start from", str, None,
@@ -165,7 +185,7 @@ QUESTIONS = (
     Question("data", "data (token files without .bin and .idx, or text; several with spaces; nothing: sample text)",
         str.split, "", lambda given: not GOALS[given.goal].files),
     Question("data", "data (two prefixes of deepy data --chat: training and validation; for dpo, chosen and rejected)",
-        str.split, None, lambda given: bool(GOALS[given.goal].files)),
+        str.split, None, lambda given: bool(GOALS[given.goal].files), _not_of_the_goal),
     Question("tokenizer", "tokenizer (its folder, tokenizer.json or .model file)",
         tokenizer, None, lambda given: _needs_tokenizer(given)),
 )  # fmt: skip

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
-from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.problems import Place, Problem, Problems, sentence
 from neoxargs.base.text import format_bytes, format_duration
-from neoxargs.base.write_files import write_all
+from neoxargs.base.write_files import require_writable, write_all
 from neoxargs.commands.init import answers as read
 from neoxargs.commands.init.answers import QUESTIONS, Answers, Question
 from neoxargs.commands.init.compose import compose, layout
@@ -25,7 +25,8 @@ from neoxargs.resolve import File, draft
 from neoxargs.runs.run_spec import complete_run
 
 DESCRIPTION = (
-    "Write a commented configuration for a new run: a shipped model, with the fastest layout that fits on the GPUs. "
+    "Write a commented configuration for a new run: a shipped model, with the layout that fits on the GPUs and has the "
+    "shortest estimated step. "
     "At a terminal, asks for what the options leave open."
 )
 
@@ -49,11 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     """Run the command and return its exit code. Raises Problems."""
-    _refuse_to_overwrite(given)
-    _complete(parser, given)
-    answers = Answers.of(given)
-    text, result = written(given.file, answers)
-    _refuse_to_overwrite(given)  # the questions may have taken a while
+    _require_writable(given)
+    answers, text, result = _asked(parser, given)
+    _require_writable(given)  # the questions may have taken a while
     write_all([Text(given.file, text)])
     best = result.front[0]
     print(f"{given.file}: {answers.model} on {answers.gpus} x {answers.device}, {best.layout}")
@@ -67,7 +66,6 @@ def run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
 def written(name: str, answers: Answers) -> tuple[str, Result]:
     """Return the text of the file and the search for its layout. Raises Problems."""
     begun = compose(answers)
-    on = f" --gpus {answers.gpus} --per-host {answers.per_host} --device {answers.device}"
     options = PlanOptions([name], gpus=answers.gpus, per_host=answers.per_host, device=answers.device)
     result, _ = find_layouts(draft([File(name, begun)], []), options, "deepy init")
     if not result.fitting:
@@ -75,30 +73,49 @@ def written(name: str, answers: Answers) -> tuple[str, Result]:
         hint = f"to find a number that suffices: deepy plan {answers.model} --fewest --device {answers.device}"
         raise Problems(Problem(what, hint=hint, id="init-does-not-fit"))
     begin = f"# Written by deepy init; every key: deepy explain KEY {name}, or docs/parameters.md.\n"
-    text = f"{begin}{begun}\n{layout(result, f'deepy plan {shlex.quote(name)}{on} --search')}"
+    per_host = f" --per-host {answers.per_host}" if answers.per_host != GPUS_PER_HOST else ""
+    again = f"deepy plan {shlex.quote(name)} --gpus {answers.gpus}{per_host} --device {answers.device}"
+    text = f"{begin}{begun}\n{layout(result, again)}"
     complete_run(draft([File(name, text)], []), os.environ, answers.gpus)
     return text, result
 
 
-def _refuse_to_overwrite(given: argparse.Namespace) -> None:
+def _require_writable(given: argparse.Namespace) -> None:
+    require_writable(given.file)
     if os.path.isfile(given.file) and not given.force:
         what, hint = "this file already exists", "use a different name, or add --force"
         raise Problems(Problem(what, Place(given.file, 0, 0), hint, id="output-file-exists"))
 
 
-def _complete(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Ask at a terminal for what the options leave open; elsewhere take the defaults, or end with an error."""
+def _asked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[Answers, str, Result]:
+    """Return the answers and what is written for them; at a terminal, wrong answers are asked for again."""
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     for question in QUESTIONS:
-        if getattr(given, question.name) is not None or not question.applies(given):
-            continue
-        if not asks and question.default is None:
-            parser.error(f"--{question.name} is required where nothing can be asked")
+        if question.applies(given):
+            _complete(question, parser, given, asks)
+    while True:
+        answers = Answers.of(given)
+        try:
+            return answers, *written(given.file, answers)
+        except Problems as stop:
+            if not asks or given.hostfile or stop.problems[0].id != "init-does-not-fit":
+                raise
+            print(f"{sentence(stop.problems[0])}; {stop.problems[0].hint}")
+            given.gpus = _ask(next(question for question in QUESTIONS if question.name == "gpus"))
+
+
+def _complete(question: Question, parser: argparse.ArgumentParser, given: argparse.Namespace, asks: bool) -> None:
+    """Ask at a terminal for what the options leave open; elsewhere take the default, or end with an error."""
+    while getattr(given, question.name) is None or question.wrong(given):
+        wrong = "" if getattr(given, question.name) is None else question.wrong(given)
+        if not asks and (wrong or question.default is None):
+            parser.error(wrong or f"--{question.name} is required where nothing can be asked")
+        if wrong:
+            print(wrong)
         answer = _ask(question) if asks else question.read(question.default or "")
         setattr(given, question.name, answer)
-    files = GOALS[given.goal].files
-    if files and len(given.data) != len(files):
-        parser.error(f"--data takes two prefixes for --goal {given.goal}: {' and '.join(files)}")
+    if says := question.says(getattr(given, question.name)):
+        print(says)
 
 
 def _ask(question: Question) -> Any:

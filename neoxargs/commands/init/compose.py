@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neoxargs.base.shipped import CONFIGS
-from neoxargs.base.text import format_bytes, format_duration
+from neoxargs.base.text import format_bytes, format_duration, wrap
 from neoxargs.commands.init.answers import BYTES, STDLIB, Answers, is_text
 from neoxargs.commands.init.goals import GOALS
 from neoxargs.hosts.device_table import find_device
@@ -18,6 +18,8 @@ from neoxargs.resolve.yaml.edit import yaml_value
 
 #: The sequences of a batch for everything but pretraining.
 FINETUNING_BATCH = 64
+#: A batch that the GPUs cannot share is changed by this share at most, to one that allows the first of these.
+NEAR, MICRO_BATCHES = 1 / 16, (64, 32, 16, 8, 4, 2, 1)
 
 
 def compose(answers: Answers) -> str:
@@ -32,15 +34,28 @@ def compose(answers: Answers) -> str:
     keys = goal.keys.format(checkpoint=yaml_value(answers.checkpoint), save=name)
     parts = [head, *model, *training, _machine(answers), *_data(answers), _run(name, answers), keys]
     text = "\n\n".join(part.strip("\n") for part in parts) + "\n"
-    return re.sub(r"^train_batch_size: (\d+).*$", lambda old: _batch(old, answers.gpus), text, flags=re.MULTILINE)
+    return _with_batch(text, answers.gpus)
 
 
-def _batch(line: re.Match[str], gpus: int) -> str:
-    """Return the line with a batch that this number of GPUs can share equally."""
-    size = int(line[1])
-    if size % gpus == 0 or gpus % size == 0:
-        return line[0]
-    return f"train_batch_size: {max(1, round(size / gpus)) * gpus}  # {size}, made a multiple of {gpus} GPUs"
+def shared_batch(wanted: int, gpus: int) -> int:
+    """Return the batch near the wanted one that these GPUs can share equally, in large micro batches if possible."""
+    if wanted % gpus == 0 or gpus % wanted == 0:
+        return wanted
+    nearest = (round(wanted / (gpus * micro)) * gpus * micro for micro in MICRO_BATCHES)
+    near = (batch for batch in nearest if abs(batch - wanted) <= NEAR * wanted)
+    return next(near, max(1, round(wanted / gpus)) * gpus)
+
+
+def _with_batch(text: str, gpus: int) -> str:
+    """Return the file with a batch that the GPUs can share, and as many tokens as before if it names their number."""
+    [line] = re.findall(r"^train_batch_size: \d+.*$", text, re.MULTILINE)
+    [(iterations, count, comment)] = re.findall(r"^(train_iters: (\d+)(.*))$", text, re.MULTILINE)
+    wanted = int(line.split()[1])
+    if (batch := shared_batch(wanted, gpus)) == wanted:
+        return text
+    text = text.replace(line, f"train_batch_size: {batch}  # {wanted:,}, changed so that {gpus} GPUs can share it")
+    as_many = round(int(count) * wanted / batch) if "tokens" in comment else count
+    return text.replace(iterations, f"train_iters: {as_many}{comment}")
 
 
 def _finetuning(training: Sequence[str], kind: str) -> list[str]:
@@ -132,7 +147,7 @@ keep_last_n_checkpoints: 3"""
 
 
 def layout(result: Result, command: str) -> str:
-    """Return the paragraph of the fastest layout. command: searches again."""
+    """Return the paragraph of the layout with the shortest step. command: plans the file."""
     best, division = result.front[0], result.front[0].layout.division
     usable = format_bytes(best.plan.usable or 0)
     zero = f"{{stage: {division.zero}" + (", offload_optimizer: {device: cpu}" if division.offload else "") + "}"
@@ -147,11 +162,17 @@ def layout(result: Result, command: str) -> str:
     }
     if division.expert > 1:
         values["moe_expert_parallel_size"] = (division.expert, "GPUs that share the experts of a layer")
+    needs = (
+        f"About {format_duration(best.seconds)} per step, and {format_bytes(best.memory)} of {usable} usable per GPU"
+    )
+    shortest = f"Of {result.planned:,} layouts planned, no other has a shorter estimated step"
+    alike = f", but {among - 1:,} may be as fast" if (among := sum(map(result.as_fast, result.fitting))) > 1 else ""
+    of_all = f"{shortest}{alike}. The same command with --search lists the best, also for another number of GPUs."
     width = max(len(f"{key}: {value}") for key, (value, _) in values.items())
     lines = [f"{f'{key}: {value}'.ljust(width)}  # {why}" for key, (value, why) in values.items()]
     return "\n".join([
-        f"# The layout: {best.layout.division}, the fastest of {result.planned:,} that were planned: about",
-        f"# {format_duration(best.seconds)} per step, and {format_bytes(best.memory)} of {usable} usable per GPU. "
-        "For other GPUs, search again:",
-        f"#   {command}", *lines,
+        *(f"# {line}" for line in wrap(f"The layout: {best.layout.division}. {needs}:", 118, "")),
+        f"#   {command}",
+        *(f"# {line}" for line in wrap(of_all, 118, "")),
+        *lines,
     ]) + "\n"  # fmt: skip

@@ -99,11 +99,17 @@ def _expert_sizes(config: Config, data: int) -> list[int]:
 
 
 def micro_batches(division: Division, samples: int) -> list[tuple[int, int]]:
-    """Return the micro batch sizes with their accumulation steps, smallest first. samples: of the global batch."""
+    """Return the micro batch sizes with their accumulation steps, smallest first, each at least twice the one before.
+
+    samples: of the global batch.
+    """
     if samples % division.data:
         return []
-    each = samples // division.data
-    return [(size, each // size) for size in _divisors(each, LARGEST_MICRO_BATCH) if size & (size - 1) == 0]
+    each, sizes = samples // division.data, list[int]()
+    for size in _divisors(each, LARGEST_MICRO_BATCH):
+        if not sizes or size >= 2 * sizes[-1]:
+            sizes.append(size)
+    return [(size, each // size) for size in sizes]
 
 
 def _divisors(number: int, most: int) -> list[int]:
