@@ -22,8 +22,16 @@ USAGE_HINT = "use `explain KEY FILE`, or `explain --all FILE` for all parameters
 NO_MATCH_HINT = "no parameter has this word in its name or description; docs/parameters.md lists all parameters"
 
 
-def explain(key: str, request: Request) -> str:
-    """Return the answer as text or JSON. Raises Problems if the name is unknown or the files have problems."""
+def explain(key: str, request: Request, markdown: bool = False) -> str:
+    """Return the answer as text or JSON. Raises Problems if the name is unknown or the files have problems.
+
+    markdown: as Markdown instead of text.
+    """
+    text = _answer(key, request, markdown)
+    return f"```text\n{text}\n```" if markdown and not text.startswith("**") else text
+
+
+def _answer(key: str, request: Request, markdown: bool) -> str:
     name, as_json = normal(key.replace(" ", "_")), request.as_json
     found = REGISTRY.find(name)
     if found is None and problem.is_problem(key):
@@ -41,7 +49,9 @@ def explain(key: str, request: Request) -> str:
     found = found or next(map(REGISTRY.find, candidates), None)
     if found is None:
         return _mentioning(name, key, as_json)
-    return _json(parameter.to_json(found, name, config), spec) if as_json else parameter.to_text(found, name, config)
+    if as_json:
+        return _json(parameter.to_json(found, name, config), spec)
+    return (parameter.to_markdown if markdown else parameter.to_text)(found, name, config)
 
 
 @contextmanager

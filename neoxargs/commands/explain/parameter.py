@@ -14,7 +14,7 @@ from neoxargs.commands.docs.parameters import (
 )
 from neoxargs.commands.explain import keyword_search
 from neoxargs.commands.explain.destinations import destinations
-from neoxargs.commands.explain.render import json_words, origin_to_json, rows
+from neoxargs.commands.explain.render import items, json_words, markdown, origin_to_json, rows
 from neoxargs.config.config import Config
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.provenance import tree
@@ -50,6 +50,14 @@ def to_text(parameter: Parameter, asked: str, config: Config | None) -> str:
     """Return the description as lines of text; `asked` is the name on the command line, possibly an alias."""
     described = {label: value for label, value in _described(parameter, asked, config) if label != "sent as" or value}
     return "\n".join([parameter.name, *rows(described, config)])
+
+
+def to_markdown(parameter: Parameter, asked: str, config: Config | None) -> str:
+    """Return the description as Markdown: the name with its value, the meaning, and the rest as a list."""
+    described = {label: value for label, value in _described(parameter, asked, config) if label != "sent as" or value}
+    value = f": {json_words(described.pop('value'))}" if config is not None else ""
+    meaning = markdown(described.pop("meaning"))
+    return "\n".join([f"**`{parameter.name}{value}`**", "", meaning, "", *items(described)])
 
 
 def _described(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,9 @@
-"""Format the description of a parameter as lines: a label, then its text."""
+"""Format the description of a parameter as lines, or as a list in Markdown: a label, then its text."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,20 @@ def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator
         lines = [line for text in texts for line in wrap(text, WIDTH - LABEL, _indent(text))] or [""]
         yield f"  {label.ljust(LABEL)}{lines[0]}"
         yield from (" " * (LABEL + 2) + line for line in lines[1:])
+
+
+def items(described: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the rows as items of a list in Markdown, and further lines of a row as items below it."""
+    for label, value in described.items():
+        first, *more = map(markdown, _texts(value))
+        yield f"- **{label}**: {first}"
+        # Each two columns of a tree are a level of the list.
+        yield from (" " * max(2, len(text) - len(text.lstrip())) + f"- {text.lstrip()}" for text in more)
+
+
+def markdown(text: str) -> str:
+    """Return a text in which only what is between backticks is markup."""
+    return re.sub(r"(`[^`]*`)|([<*\\])", lambda found: found[1] or f"\\{found[2]}", text)
 
 
 def _texts(value: Any) -> list[str]:

@@ -173,13 +173,13 @@ class Edited:
                 found[place] = None
         return list(found)
 
-    def described(self, cursor: Cursor) -> str:
+    def described(self, cursor: Cursor, markdown: bool) -> str:
         """Return what `deepy explain` says of a key, with its value in the saved files; "" where there is no key."""
         if not cursor.key:
             return ""
         for request in (self.runs[0].request, Request(())):
             try:
-                return explain(cursor.name, request)
+                return explain(cursor.name, request, markdown)
             except Problems:  # of the files, or of a name that is not known, which its diagnostic says
                 continue
         return ""

@@ -149,8 +149,10 @@ def _words(server: Server) -> None:
     def hover(params: lsp.HoverParams) -> lsp.Hover | None:
         document = server.document(params)
         edited = server.edited.get(document.uri)
-        text = edited.described(server.cursor(document, params.position)[0]) if edited else ""
-        return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, f"```text\n{text}\n```")) if text else None
+        kind = _format_of_hover(server.client_capabilities)
+        markdown = kind == lsp.MarkupKind.Markdown
+        text = edited.described(server.cursor(document, params.position)[0], markdown) if edited else ""
+        return lsp.Hover(lsp.MarkupContent(kind, text)) if text else None
 
     @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=[" ", ":"]))
     def complete(params: lsp.CompletionParams) -> lsp.CompletionList:
@@ -267,6 +269,12 @@ def _resolves(client: lsp.ClientCapabilities) -> bool:
     """Return whether a client asks for the edit of an action once it is chosen."""
     action = client.text_document and client.text_document.code_action
     return bool(action and action.resolve_support and "edit" in action.resolve_support.properties)
+
+
+def _format_of_hover(client: lsp.ClientCapabilities) -> lsp.MarkupKind:
+    """Return what a client shows best: plain text if it does not say that it can show Markdown."""
+    hover = client.text_document and client.text_document.hover
+    return next(iter((hover and hover.content_format) or ()), lsp.MarkupKind.PlainText)
 
 
 def _is_within(kind: str | None, wanted: str) -> bool:

@@ -35,6 +35,14 @@ LAZY = lsp.ClientCapabilities(
 )
 
 
+#: What most editors say.
+USUAL = lsp.ClientCapabilities(
+    text_document=lsp.TextDocumentClientCapabilities(
+        hover=lsp.HoverClientCapabilities(content_format=[lsp.MarkupKind.Markdown, lsp.MarkupKind.PlainText])
+    )
+)
+
+
 class Editor:
     """An editor with one document in front, which `front` changes."""
 
@@ -48,6 +56,7 @@ class Editor:
         @self.client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def show(params: lsp.PublishDiagnosticsParams) -> None:
             self.published[params.uri] = [str(each.code) for each in params.diagnostics]
+            self.newest = params
             self.shown.put_nowait((params.uri, list(params.diagnostics)))
 
         @self.client.feature(lsp.WORKSPACE_CODE_LENS_REFRESH)
@@ -57,11 +66,11 @@ class Editor:
     def wait(self, answer: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(asyncio.wait_for(answer, SECONDS))
 
-    def start(self, client: lsp.ClientCapabilities | None = None) -> None:
+    def start(self, client: lsp.ClientCapabilities = USUAL) -> None:
         self.wait(self.client.start_io(sys.executable, str(ROOT / "deepy.py"), "lsp"))
         options = {"gpus": 1, "machine": "h100"}
-        params = lsp.InitializeParams(client or lsp.ClientCapabilities(), initialization_options=options)
-        self.wait(self.client.initialize_async(params))
+        self.begun = lsp.InitializeParams(client, initialization_options=options)
+        self.agreed = self.wait(self.client.initialize_async(self.begun))
         self.client.initialized(lsp.InitializedParams())
 
     def stop(self) -> None:
@@ -226,7 +235,13 @@ def test_a_key_is_described_with_its_value(editor: Editor, path: Path) -> None:
     path.write_text(RIGHT)
     editor.type(RIGHT)
     found = editor.hover(10, 5)
-    assert "optimizer.params.lr" in found and "my.yml:11:5" in found
+    assert "**`optimizer.params.lr: 0.001`**" in found and "my.yml:11:5" in found
+    editor.save(RIGHT)
+    plain = Editor(editor.uri)
+    plain.start(LAZY)
+    plain.type(RIGHT)
+    assert plain.hover(10, 5).startswith("optimizer.params.lr\n  meaning ")
+    plain.stop()
 
 
 def test_keys_of_a_section_and_values_are_completed(editor: Editor) -> None:
@@ -415,9 +430,11 @@ def test_an_exchange_with_each_feature(editor: Editor, path: Path, run: Path) ->
             return await editor.client.protocol.send_request_async(method, params)
 
         answer = editor.wait(answered())
-        asked, told = (json.dumps(unstructured(each), sort_keys=True) for each in (params, answer))
-        said.append(f"{method} {asked}\n  {told}")
+        said.append(f"{method} {as_sent(params)}\n  {as_sent(answer)}")
         return answer
+
+    def as_sent(message: Any) -> str:
+        return json.dumps(unstructured(message), sort_keys=True)
 
     def at(line: int, column: int) -> Any:
         return {"text_document": editor.document, "position": lsp.Position(line, column)}
@@ -425,7 +442,11 @@ def test_an_exchange_with_each_feature(editor: Editor, path: Path, run: Path) ->
     text = (
         path.read_text() + "dialect: neox-2026\nsave_interval: 5\nno_weight_tying: f\nweight_decy: 0.1\nnum-layers: 2\n"
     )
+    said.append(
+        re.sub(r'("version": )"[^"]*"', r'\1"N"', f"initialize {as_sent(editor.begun)}\n  {as_sent(editor.agreed)}")
+    )
     editor.type(text)
+    said.append(f"textDocument/publishDiagnostics {as_sent(editor.newest)}")
     line = text.count("\n")
     ask("textDocument/hover", lsp.HoverParams(**at(0, 3)))
     ask("textDocument/completion", lsp.CompletionParams(**at(line - 3, 18)))
@@ -433,7 +454,8 @@ def test_an_exchange_with_each_feature(editor: Editor, path: Path, run: Path) ->
     for number in (line - 4, line - 2):
         within = lsp.Range(lsp.Position(number, 0), lsp.Position(number, 0))
         params = lsp.CodeActionParams(editor.document, within, lsp.CodeActionContext([]))
-        ask("textDocument/codeAction", params)
+        actions = ask("textDocument/codeAction", params)
+    ask("codeAction/resolve", actions[-1])
     [lens] = ask("textDocument/codeLens", lsp.CodeLensParams(editor.document))
     ask("codeLens/resolve", lens)
     pinned("\n".join([*said[:-1], re.sub(r"\d[\d.,]*(?= [A-Za-z])", "N", said[-1])]))
