@@ -52,6 +52,7 @@ from neoxargs.checks.data.files import (
     unnamed_files,
     unreadable_base_shapes,
     unreadable_prompts,
+    unusable_chat_template,
 )
 from neoxargs.checks.data.usage import missing_ends, often_repeated, wasted_samples
 from neoxargs.checks.machine import launcher, secrets
@@ -180,8 +181,10 @@ def _checkpoint_to_read(spec: RunSpec) -> list[Problem]:
 
 
 def _read_by_generate(spec: RunSpec) -> list[Problem]:
-    """Return what is wrong with the prompts that generate.py reads."""
+    """Return what is wrong with the prompts that generate.py reads, or with the template that makes them."""
     config, options = spec.config, spec.config.generation
+    if options.text_gen_type == "chat":
+        return unusable_chat_template(config)
     # A pipe can be read only once, by generate.py itself.
     if options.text_gen_type != "input-file" or Path(options.sample_input_file or "").is_fifo():
         return []

@@ -29,6 +29,7 @@ from neoxargs.facts.vocab import (
     vocabulary_hashes,
     vocabulary_size,
 )
+from neoxargs.files import chat_templates
 from neoxargs.files.base_shapes import read_base_shapes
 from neoxargs.files.prompts import read_prompts
 from neoxargs.files.token_files.checksums import (
@@ -504,6 +505,20 @@ def unreadable_prompts(config: Config, name: str) -> list[Problem]:
             read_prompts(name, path, config.place(name))
     except Problems as found:
         return found.problems
+    return []
+
+
+def unusable_chat_template(config: Config) -> list[Problem]:
+    """Return why the tokenizer has no template for a conversation, or not the one that is named."""
+    name, requested = "chat_template", config.generation.chat_template
+    tokenizer = config.tokenizer
+    if not requested and tokenizer.vocab_file and not Path(tokenizer.vocab_file).exists():  # a problem of its own
+        return []
+    try:
+        chat_templates.choose(chat_templates.read(tokenizer.tokenizer_type, tokenizer.vocab_file), requested, name)
+    except Problems as found:
+        place = config.place(name) or config.place("text_gen_type")
+        return [replace(problem, where=problem.where or place, about=(name,)) for problem in found.problems]
     return []
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from neoxargs.base.problems import Problem, Problems, close_matches, listed, printable, shortened
-from neoxargs.data.chat import sources, tokenizer_folder
+from neoxargs.data.chat import sources
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.worker import Encoded, Encoder, Found, Sample, encode
 from neoxargs.data.command import identity
@@ -29,6 +29,7 @@ from neoxargs.data.conversation import SHAREGPT_ROLES, DropReason
 from neoxargs.data.meter import Meter
 from neoxargs.data.parallel import worker_count
 from neoxargs.facts.vocab import vocabulary_hashes
+from neoxargs.files import chat_templates
 from neoxargs.files.token_files import writer as indexed
 from neoxargs.files.token_files.index import IGNORED
 from neoxargs.files.token_files.made_from import (
@@ -268,6 +269,6 @@ def fingerprint(files: Sequence[Path], recipe: ChatRecipe) -> str:
     """Hash of the recipe, and of the names, sizes and modification times of all files that it reads."""
     tokenizer = recipe.tokenizer
     named = [Path(file) for file in (tokenizer.vocab_file, tokenizer.merge_file, recipe.chat_template) if file]
-    read = [*files, *named, *tokenizer_folder.files(tokenizer)]
+    read = [*files, *named, *chat_templates.files(tokenizer.tokenizer_type, tokenizer.vocab_file)]
     content = json.dumps([FORMAT, [identity(file) for file in read], asdict(recipe)])
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -13,7 +13,6 @@ from pathlib import Path
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.data.chat import report
 from neoxargs.data.chat.build import build, up_to_date
-from neoxargs.data.chat.builtin import BUILT_IN
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.command import as_flags, warn_of_left_out
 from neoxargs.data.encode import Recipe
@@ -21,6 +20,7 @@ from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.data.python_functions import SOURCES
 from neoxargs.data.text_files import JSON_LINES
 from neoxargs.data.tokenizer import BUILDERS
+from neoxargs.files.builtin_chat_templates import BUILT_IN
 from neoxargs.files.token_files.made_from import wrong_prefix
 from neoxargs.processes import interrupts
 

@@ -29,6 +29,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.files.chat_templates import TemplateSource
 
 #: CPU seconds and bytes of memory that compiling and rendering may take, and characters that a template may write. All
 #: are far beyond real use.
@@ -45,16 +46,6 @@ class TemplateError(Exception):
     def __init__(self, what: str, line: int = 0, hint: str = "") -> None:
         super().__init__(what)
         self.line, self.advice = line, hint
-
-
-class TemplateSource(NamedTuple):
-    """The text of a template and where it is from."""
-
-    text: str
-    name: str
-    """A path, or the name of a built-in template."""
-    first_line: int = 1
-    """Line at which the text begins in the file; 0 if the file stores the text as a JSON string."""
 
 
 class Turns(NamedTuple):

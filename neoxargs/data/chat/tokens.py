@@ -15,9 +15,9 @@ import numpy as np
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.data.chat.masks import Marked, Span
-from neoxargs.data.chat.tokenizer_folder import ChatSettings
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import ByteTokenizer, FastTokenizer, Ids, build_tokenizer, valid
+from neoxargs.files.chat_templates import ChatSettings
 from neoxargs.files.token_files.index import IGNORED
 
 #: Texts in templates that are meant to be special tokens. U+FF5C is the full-width bar of DeepSeek's.

@@ -12,7 +12,6 @@ import numpy as np
 
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.data import text_files
-from neoxargs.data.chat import tokenizer_folder
 from neoxargs.data.chat.masks import Marked, Span, marked
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.template import Template, TemplateError
@@ -30,6 +29,7 @@ from neoxargs.data.conversation import (
 from neoxargs.data.parallel import chunks, in_parallel
 from neoxargs.data.text_files import Raw
 from neoxargs.data.tokenizer import Ids
+from neoxargs.files import chat_templates
 from neoxargs.files.token_files.index import IGNORED
 
 
@@ -102,9 +102,9 @@ class Encoder:
 
     def __init__(self, recipe: ChatRecipe, forms: dict[str, Form], now: datetime) -> None:
         self.recipe, self.forms = recipe, forms
-        settings = tokenizer_folder.read(recipe.tokenizer)
+        settings = chat_templates.read(recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_file)
         self.tokenizer = ChatTokenizer(recipe.tokenizer, settings)
-        sources = tokenizer_folder.choose(settings, recipe.chat_template)
+        sources = chat_templates.choose(settings, recipe.chat_template)
         self.templates = {name: Template(source, self.tokenizer.special, now) for name, source in sources.items()}
         unmarked = [template.source.name for template in self.templates.values() if not template.has_marks]
         if recipe.masking == "marks" and unmarked:

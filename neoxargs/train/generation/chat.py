@@ -6,11 +6,11 @@ import sys
 from datetime import datetime
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.data.chat import tokenizer_folder
 from neoxargs.data.chat.template import Template, TemplateError
 from neoxargs.data.chat.tokens import ChatTokenizer
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import TokenizerOptions
+from neoxargs.files import chat_templates
 from neoxargs.train.generation.generator import Generator, Sample
 from neoxargs.train.process.from_rank0 import FromRank0
 
@@ -25,9 +25,9 @@ class Conversation:
     def __init__(self, tokenizer: TokenizerOptions, requested: str | None) -> None:
         """requested: a template's file or name, in place of the tokenizer's own."""
         recipe = Recipe(tokenizer.tokenizer_type, tokenizer.vocab_file, tokenizer.merge_file)
-        settings = tokenizer_folder.read(recipe)
+        settings = chat_templates.read(recipe.tokenizer_type, recipe.vocab_file)
         self.tokenizer = ChatTokenizer(recipe, settings)
-        source = tokenizer_folder.choose(settings, requested, "chat_template")["default"]
+        source = chat_templates.choose(settings, requested, "chat_template")["default"]
         self.template = Template(source, self.tokenizer.special, datetime.now())
         self.messages: list[dict[str, str]] = []
 

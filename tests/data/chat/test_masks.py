@@ -12,9 +12,10 @@ import pytest
 from neoxargs.data.chat import command
 from neoxargs.data.chat.masks import Marked, marked
 from neoxargs.data.chat.recipe import ChatRecipe
-from neoxargs.data.chat.template import Template, TemplateError, TemplateSource
+from neoxargs.data.chat.template import Template, TemplateError
 from neoxargs.data.conversation import Conversation, Dropped
 from neoxargs.data.encode import Recipe
+from neoxargs.files.chat_templates import TemplateSource
 from tests.support import chat
 from tests.support.chat import CHATS, IGNORED, read_pair, write_chats, write_folder
 

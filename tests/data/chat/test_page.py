@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from neoxargs.data.chat import command
-from neoxargs.data.chat.builtin import BUILT_IN
 from neoxargs.data.conversation import MESSAGES, QUESTIONS
+from neoxargs.files.builtin_chat_templates import BUILT_IN
 from tests.support.paths import DOCS
 
 PAGE = (DOCS / "conversations.md").read_text(encoding="utf-8")

@@ -12,8 +12,9 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.data.chat import template as templates
-from neoxargs.data.chat.builtin import BUILT_IN
-from neoxargs.data.chat.template import CLOSE, OPEN, Template, TemplateError, TemplateSource
+from neoxargs.data.chat.template import CLOSE, OPEN, Template, TemplateError
+from neoxargs.files.builtin_chat_templates import BUILT_IN
+from neoxargs.files.chat_templates import TemplateSource
 from tests.support import chat
 
 NOW = datetime(2026, 11, 22)

@@ -9,10 +9,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from neoxargs.base.problems import Problems
-from neoxargs.data.chat import command, tokenizer_folder
+from neoxargs.data.chat import command
 from neoxargs.data.chat.masks import Marked
 from neoxargs.data.chat.tokens import ChatTokenizer
 from neoxargs.data.encode import Recipe
+from neoxargs.files import chat_templates
 from neoxargs.files.token_files.index import IGNORED
 from tests.support import chat
 from tests.support.chat import CHATS, read_pair, write_chats, write_folder
@@ -20,12 +21,12 @@ from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 
-def settings(folder: Path) -> tokenizer_folder.ChatSettings:
-    return tokenizer_folder.read(Recipe("HFTokenizer", str(folder / "tokenizer.json")))
+def settings(folder: Path) -> chat_templates.ChatSettings:
+    return chat_templates.read("HFTokenizer", str(folder / "tokenizer.json"))
 
 
 def chosen(folder: Path, requested: str | None = None) -> dict[str, str]:
-    return {name: source.text for name, source in tokenizer_folder.choose(settings(folder), requested).items()}
+    return {name: source.text for name, source in chat_templates.choose(settings(folder), requested).items()}
 
 
 class TestTemplates:
@@ -104,7 +105,7 @@ class TestLabels:
         if name:
             Tokenizer.from_str(chat.tokenizer_json(name)).save(str(folder / "tokenizer.json"))
             recipe = Recipe("HFTokenizer", str(folder / "tokenizer.json"))
-        (found,) = ChatTokenizer(recipe, tokenizer_folder.ChatSettings()).label([Marked(text, spans)], append_end=False)
+        (found,) = ChatTokenizer(recipe, chat_templates.ChatSettings()).label([Marked(text, spans)], append_end=False)
         assert len(found.ids) == len(found.labels)
         assert all(label in (token, IGNORED) for token, label in zip(found.ids, found.labels, strict=True))
         return found

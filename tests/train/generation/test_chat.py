@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.data.chat.builtin import BUILT_IN
 from neoxargs.data.encode import Recipe
+from neoxargs.files.builtin_chat_templates import BUILT_IN
 from neoxargs.train.generation.chat import Conversation, chat
 from neoxargs.train.generation.generator import Sample
 from tests.support.chat import write_folder

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
-from neoxargs.data.chat.builtin import BUILT_IN
-from neoxargs.data.chat.template import TemplateSource
-from neoxargs.data.encode import Recipe
+from neoxargs.files.builtin_chat_templates import BUILT_IN
 from neoxargs.files.tokenizer_folder import (
     CONFIG,
     MORE_TEMPLATES,
@@ -19,6 +17,16 @@ from neoxargs.files.tokenizer_folder import (
     read_json,
     special_tokens,
 )
+
+
+class TemplateSource(NamedTuple):
+    """The text of a template and where it is from."""
+
+    text: str
+    name: str
+    """A path, or the name of a built-in template."""
+    first_line: int = 1
+    """Line at which the text begins in the file; 0 if the file stores the text as a JSON string."""
 
 
 @dataclass
@@ -33,9 +41,9 @@ class ChatSettings:
     """Whether the folder has an `eos_token`, which may be null."""
 
 
-def files(tokenizer: Recipe) -> list[Path]:
+def files(tokenizer_type: str, vocab_file: str | None) -> list[Path]:
     """Return the files of the tokenizer's folder on which the result depends."""
-    folder = folder_of(tokenizer.tokenizer_type, tokenizer.vocab_file)
+    folder = folder_of(tokenizer_type, vocab_file)
     if folder is None:
         return []
     candidates = [
@@ -47,11 +55,11 @@ def files(tokenizer: Recipe) -> list[Path]:
     return [file for file in candidates if file.is_file()]
 
 
-def read(tokenizer: Recipe) -> ChatSettings:
+def read(tokenizer_type: str, vocab_file: str | None) -> ChatSettings:
     """Return what the folder of the tokenizer's `vocab_file` says about chats; raise Problems if a file is damaged."""
-    special = special_tokens(folder_of(tokenizer.tokenizer_type, tokenizer.vocab_file))
+    special = special_tokens(folder_of(tokenizer_type, vocab_file))
     settings = ChatSettings(dict(special.texts), names_end=special.names_end)
-    for file in files(tokenizer):
+    for file in files(tokenizer_type, vocab_file):
         if file.suffix == ".jinja":
             name = "default" if file.name == TEMPLATE else file.stem
             settings.templates[name] = TemplateSource(_text(file), str(file))
