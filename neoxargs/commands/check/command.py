@@ -186,7 +186,7 @@ def _affected(stop: Problems) -> Iterator[str]:
         kinds.setdefault(frozenset(keys), []).append(kind)
     for keys, of_keys in kinds.items():
         yield f"{listed(of_keys, 'and')} that depend on {listed(sorted(keys), 'and', most=MOST_KEYS)}"
-    yield from ("memory", "the launch command")
+    yield "memory and the launch command (because of the errors)"
 
 
 def _left_out(request: Request, trains_here: bool) -> Iterator[str]:

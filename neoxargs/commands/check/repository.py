@@ -236,11 +236,25 @@ def _lines(
     if not failed:
         yield "ok" if found else f"ok: no run of {_table_name(chosen)} contains these files"
     rows = {"runs": [_line(each) for each in found]}
-    rows["unchecked"] = [", ".join(dict.fromkeys(what for each in found for what in each.unchecked))]
+    rows["unchecked"] = list(_unchecked(found))
     rows["fixable"] = [command.fixable(problems)] if may_fix else []
     for label, lines in rows.items():
         for number, line in enumerate(filter(None, lines)):
             yield f"{('' if number else label).ljust(summary.LABEL)}{line}"
+
+
+def _unchecked(found: Sequence[Found]) -> Iterator[str]:
+    """Yield what is not checked: of all runs, then of some, with their names. Each is told once."""
+    of: dict[str, list[str]] = {}
+    for each in found:
+        for what in each.unchecked:
+            of.setdefault(what, []).append(each.run.name)
+    together: dict[tuple[str, ...], list[str]] = {}
+    for what, names in of.items():
+        together.setdefault(tuple(names), []).append(what)
+    for group in sorted(together, key=len, reverse=True):
+        whose = "" if len(group) == len(found) else f"{listed(group, 'and', most=MOST_RUNS)}: "
+        yield f"{whose}{'; '.join(together[group])}"
 
 
 def _line(found: Found) -> str:

@@ -122,7 +122,9 @@ def test_a_problem_of_several_runs_is_told_once(repository: Written, capsys: pyt
     assert runs["configs/sizes/xl.yml:4:1"] == ["sizes/xl", "cluster"]
     os.chdir("configs")
     assert main(["check"]) == 1
-    pinned(capsys.readouterr().err)
+    shown = capsys.readouterr()
+    pinned(shown.err)
+    pinned(shown.out.partition("unchecked")[2])
 
 
 def test_a_pattern_does_not_match_what_is_below_every_run(
