@@ -7,6 +7,7 @@ pipeline stage.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -53,6 +54,19 @@ class Layout(NamedTuple):
         """Return the tensor parallel group of one stage of one replica."""
         first = (stage * self.data + replica) * self.tensor
         return range(first, first + self.tensor)
+
+
+def tensor_ranks_together(size: int, slots: Iterable[int]) -> int:
+    """Return the fewest ranks of a tensor parallel group that share a host: `size` if no group spans hosts.
+
+    slots: the number of ranks of each host, in rank order.
+    """
+    fewest, end = size, 0
+    for count in slots:
+        start, end = end, end + count
+        # Ranks of a group are adjacent, so only the first and the last group of a host can be cut.
+        fewest = min(fewest, count, size - start % size, (end - 1) % size + 1)
+    return fewest
 
 
 def layers_of_stages(config: Config) -> list[range] | None:

@@ -1,4 +1,4 @@
-"""`--gpus N`: the nodes that are assumed, on which the plan, `--emit sbatch` and the launcher's flags agree."""
+"""`--gpus N`: the hosts that are assumed, on which check, plan, `--emit sbatch` and the launcher's flags agree."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ from typing import TYPE_CHECKING
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import replace
 from neoxargs.config.config import Config
+from neoxargs.hosts.hostfile import Hosts
 from neoxargs.hosts.hosts import Resources, assumed_resources
 from neoxargs.hosts.no_hostfile import DEFAULT_HOSTFILE
 
 if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner
 
-#: GPUs per node that are assumed when only the number of GPUs is known.
-ASSUMED_GPUS_PER_NODE = 8
+#: GPUs per host that are assumed when only the number of GPUs is known.
+GPUS_PER_HOST = 8
+
+
+def assumed_hosts(gpus: int, per_host: int = GPUS_PER_HOST) -> Hosts:
+    """Return the fewest hosts with these GPUs: as many on each if possible, else the last has the remainder."""
+    count = -(-gpus // per_host)
+    each = per_host if gpus % count else gpus // count
+    return {f"host{index}": list(range(min(each, gpus - index * each))) for index in range(count)}
 
 
 def assumed_nodes(gpus: int, runner: Runner) -> Resources:
-    """Return the resources of `--gpus N`. More GPUs than a node has are those of several nodes in the hostfile."""
-    resources = assumed_resources(gpus)
-    nodes = -(-gpus // ASSUMED_GPUS_PER_NODE)
-    if nodes < 2 or gpus % nodes:
+    """Return the resources of `--gpus N`. More GPUs than a host has are those of several hosts in the hostfile."""
+    hosts = assumed_hosts(gpus)
+    resources = replace(assumed_resources(gpus), assumed=hosts)
+    if len(hosts) < 2 or gpus % len(hosts):
         return resources
     hostfile = {} if runner.hostfile in ("", "None", None) else {"hostfile": runner.hostfile}
     # The runner's num_gpus is a number per node.
-    counts = {"num_nodes": str(nodes), "num_gpus": str(gpus // nodes)}
+    counts = {"num_nodes": str(len(hosts)), "num_gpus": str(gpus // len(hosts))}
     return replace(resources, selection={**hostfile, **counts})
 
 

@@ -53,6 +53,8 @@ class Resources(Record):
     """Whether a scheduler chooses the hosts, in which case `hosts` contains placeholders or the nodes of the job."""
     overrides: tuple[str, ...] = ()
     """Environment variables that override the configuration, as lines for the summary."""
+    assumed: Hosts = {}
+    """With `--gpus N`, the hosts that N GPUs are taken to be on; `hosts` has them as one machine."""
 
     @property
     def gpus(self) -> int:

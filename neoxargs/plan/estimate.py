@@ -9,7 +9,7 @@ from functools import cached_property
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.facts.layout import Layout
+from neoxargs.facts.layout import Layout, tensor_ranks_together
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import padded_vocab_size
 from neoxargs.hosts.device_table import ASSUMED_DEVICE, DEVICES, unknown_device
@@ -103,10 +103,15 @@ class Plan:
         on_host = self.target.device.kind == "cpu" and self.target.host_memory is not None
         return self.usable is not None or on_host
 
+    @property
+    def tensor_together(self) -> int:
+        """The fewest ranks of a tensor parallel group on a host."""
+        return tensor_ranks_together(self.layout.tensor, map(len, self.spec.resources.hosts.values()))
+
     @cached_property
     def beyond(self) -> list[str]:
         """What of the run no published measurement covers."""
-        return beyond(self.config, self.target.device, self.ranks_per_host, learned=self.target.rates is not None)
+        return beyond(self.config, self.target.device, self.tensor_together, learned=self.target.rates is not None)
 
     @cached_property
     def time_error(self) -> float:
@@ -124,7 +129,10 @@ class Plan:
 
         def seconds(assumed: Assumptions) -> float:
             device, slots = self.target.device, self.ranks_per_host
-            return estimate_speed(self.config, self.vocab_rows, stages, device, slots, assumed).step
+            together = self.tensor_together
+            return estimate_speed(
+                self.config, self.vocab_rows, stages, device, slots, assumed, tensor_together=together
+            ).step
 
         _, gradient = sensitivities(seconds, self.target.assumed, rates.values)
         return math.exp(TENTH * math.sqrt(rates.variance(gradient) + model_variance(self.target.assumed)))
@@ -193,7 +201,8 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     memory = [rank_memory(config, stage, kind, target.zero_init, assumed, sizes) for stage in stages]
     # Of the host with the most ranks, whose memory is the tightest.
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
-    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, assumed, sizes)
+    together = tensor_ranks_together(ranks, map(len, spec.resources.hosts.values()))
+    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, assumed, sizes, together)
     return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
 
 

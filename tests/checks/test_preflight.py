@@ -15,6 +15,8 @@ from neoxargs.checks import all as preflight
 from neoxargs.checks.machine import hardware, packages
 from neoxargs.hosts import compiled_ops
 from neoxargs.hosts.devices import Device, gpu_models
+from neoxargs.plan.command import plan_of
+from neoxargs.plan.given.options import PlanOptions
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 from tests.support.smallest import YAML
 from tests.support.snapshots import pinned
@@ -236,6 +238,42 @@ def test_tensor_parallel_groups_across_hosts(tmp_path, hosts: str, size: int, wa
     found = resolve_run(Request([str(file)], [], directory=str(tmp_path)), {})
     ids = [each.id for each in preflight.problems(found, "train", ["values"])]
     assert ids.count("tensor-parallel-across-hosts") == warns
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ("", ["chat-template-missing"]), ("chat_template: chatlm\n", ["chat-template-unknown"]),
+        ("chat_template: chatml\n", []), ("vocab_file: tokenizer.json\n", []), ("vocab_file: other.json\n", []),
+        ("tokenizer_type: ByteLevelTokenizer\n", ["chat-template-missing"]),
+    ],
+)  # fmt: skip
+def test_a_missing_chat_template_is_found_before_the_launch(tmp_path, monkeypatch, more: str, wrong: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text("{}" if wrong else '{"chat_template": "{{ messages }}"}')
+    defaults = "tokenizer_type: HFTokenizer\n" * ("_type" not in more)
+    defaults += "vocab_file: tokenizer.json\n" * ("vocab_file" not in more and "Byte" not in more)
+    Path("run.yml").write_text(f"{YAML}text_gen_type: chat\n{defaults}{more}")
+    found = preflight.problems(resolve_run(Request(["run.yml"], gpus=1), {}), "generate", ["files"])
+    problems = [problem for problem in found if "chat_template" in problem.about]
+    assert [problem.id for problem in problems] == wrong
+    assert all(problem.where and problem.where.file == "run.yml" for problem in problems)
+
+
+@pytest.mark.parametrize(("gpus", "size", "warns"), [(64, 16, True), (64, 8, False), (12, 4, True), (12, 3, False),
+                                                     (20, 2, False), (4, 4, False)])  # fmt: skip
+def test_check_and_plan_agree_on_the_hosts_of_a_number_of_gpus(tmp_path, gpus: int, size: int, warns: bool) -> None:
+    file = tmp_path / "run.yml"
+    heads = f"heads: {2 * size}\nmake_vocab_size_divisible_by: 1\n"
+    text = YAML.replace("heads: 4\n", heads).replace("hidden_size: 64", f"hidden_size: {32 * size}")
+    file.write_text(f"{text}model_parallel_size: {size}\n")
+    found = resolve_run(Request([str(file)], [], gpus=gpus), {})
+    ids = [each.id for each in preflight.problems(found, "train", ["values"])]
+    assert ids.count("tensor-parallel-across-hosts") == warns
+    plan = plan_of(PlanOptions([str(file)], gpus=gpus, device="H100-80GB"))
+    assert ("tensor parallelism between hosts" in plan.beyond) == warns
+    assert len(plan.spec.resources.hosts) == len(found.resources.assumed)
 
 
 @pytest.mark.parametrize(

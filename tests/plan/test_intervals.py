@@ -147,6 +147,12 @@ def test_what_no_source_covers_is_named_and_less_sure(
     assert plan.memory_error == pytest.approx(DEFAULT.error_memory * DEFAULT.beyond_memory ** (reasons - unnamed))
 
 
+def test_tensor_groups_that_a_host_cuts_are_timed_by_the_network(middle: str) -> None:
+    within, cut, across = (planned(middle, "model_parallel_size=4", gpus=24, per_host=each) for each in (8, 6, 2))
+    assert not within.beyond and cut.beyond == across.beyond
+    assert cut.speed.tensor == across.speed.tensor > 2 * within.speed.tensor
+
+
 def test_one_gpu_has_no_loss_and_an_error_of_its_own(middle: str) -> None:
     one, two = planned(middle, gpus=1), planned(middle, gpus=2)
     assert one.speed.lost == 0 and one.time_error == DEFAULT.error_time_one

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
-from itertools import accumulate
 from math import gcd
 from pathlib import Path
 
 from neoxargs.base.files import why_unwritable
 from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
+from neoxargs.facts.layout import tensor_ranks_together
 from neoxargs.facts.trained import is_frozen
 from neoxargs.hosts.devices import Device, gpu_models
 from neoxargs.hosts.hosts import Resources
@@ -66,12 +66,12 @@ def fp16_beside_bf16(config: Config, models: Collection[str]) -> Iterator[Proble
 def groups_across_hosts(config: Config, resources: Resources) -> Iterator[Problem]:
     """Warn of tensor parallel groups, which communicate in every layer, with ranks on several hosts."""
     size, name = config.parallel.model_parallel_size, "model_parallel_size"
-    ends = accumulate(map(len, resources.hosts.values()))
-    # Ranks of a group are adjacent (facts/layout.py).
-    if len(resources.hosts) > 1 and size > 1 and any(end % size for end in ends):
-        slots = sorted({len(devices) for devices in resources.hosts.values()})
-        what = f"{name} ({size}): tensor parallel ranks on different hosts, which have "
-        what += f"{listed(map(str, slots))} devices, communicate over the network in every layer"
+    hosts = resources.assumed or resources.hosts
+    if len(hosts) > 1 and size > 1 and tensor_ranks_together(size, map(len, hosts.values())) < size:
+        slots = sorted({len(devices) for devices in hosts.values()})
+        have = f"{'are assumed to have' if resources.assumed else 'have'} {listed(map(str, slots))}"
+        what = f"{name} ({size}): tensor parallel ranks on different hosts, which {have} devices, communicate over the "
+        what += "network in every layer"
         hint = f"set {name} to {gcd(size, *slots)} and pipe_parallel_size to a larger number, unless NVLink connects "
         hint += "these hosts"
         yield Problem(

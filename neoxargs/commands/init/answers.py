@@ -17,9 +17,9 @@ from neoxargs.commands.init.goals import GOALS
 from neoxargs.facts.model import parameters, vocabulary_rows
 from neoxargs.files.token_files.made_from import sidecar
 from neoxargs.files.tokenizer_folder import VOCABULARY, read_json
+from neoxargs.hosts.assumed import GPUS_PER_HOST
 from neoxargs.hosts.device_table import DEVICES, find_device
 from neoxargs.hosts.hostfile import read_hostfile
-from neoxargs.plan.given.placement import GPUS_PER_HOST
 from neoxargs.resolve import read_draft
 from neoxargs.runs.lenient import resolved
 

@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 
 from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
-from neoxargs.base.problems import Place, Problem, Problems, sentence
+from neoxargs.base.problems import Place, Problem, Problems, report
 from neoxargs.base.text import format_bytes, format_duration
 from neoxargs.base.write_files import require_writable, write_all
 from neoxargs.commands.init import answers as read
 from neoxargs.commands.init.answers import QUESTIONS, Answers, Question
 from neoxargs.commands.init.compose import compose, layout
 from neoxargs.commands.init.goals import GOALS
+from neoxargs.hosts.assumed import GPUS_PER_HOST
 from neoxargs.plan.given.options import PlanOptions
-from neoxargs.plan.given.placement import GPUS_PER_HOST
 from neoxargs.plan.search.command import find_layouts
 from neoxargs.plan.search.search import Result
 from neoxargs.resolve import File, draft
@@ -100,7 +100,7 @@ def _asked(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[
         except Problems as stop:
             if not asks or given.hostfile or stop.problems[0].id != "init-does-not-fit":
                 raise
-            print(f"{sentence(stop.problems[0])}; {stop.problems[0].hint}")
+            report(stop.problems)
             given.gpus = _ask(next(question for question in QUESTIONS if question.name == "gpus"))
 
 

@@ -12,7 +12,7 @@ from neoxargs.base.programs import LOST_RANKS
 from neoxargs.base.request import Request
 from neoxargs.base.shipped import IMPORT_ROOT, SHIPPED
 from neoxargs.config.config import Config
-from neoxargs.hosts.assumed import ASSUMED_GPUS_PER_NODE
+from neoxargs.hosts.assumed import GPUS_PER_HOST
 from neoxargs.hosts.hosts import Resources
 
 
@@ -57,7 +57,7 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
 def _shape(resources: Resources) -> dict[str, str]:
     """Return the directives for nodes, tasks and GPUs; the number of tasks is the number of ranks."""
     ranks, gpu = resources.gpus, resources.device == "cuda"
-    nodes = -(-ranks // ASSUMED_GPUS_PER_NODE) if _only_count_is_known(resources) else len(resources.hosts)
+    nodes = -(-ranks // GPUS_PER_HOST) if _only_count_is_known(resources) else len(resources.hosts)
     if _is_even(resources, nodes):
         each = str(ranks // nodes)
         return {"nodes": str(nodes), "ntasks-per-node": each} | ({"gpus-per-node": each} if gpu else {})
@@ -77,8 +77,8 @@ def _assumptions(resources: Resources) -> Iterator[str]:
     if resources.device == "cpu":
         yield "This machine has no GPUs, so the job requests none; to request GPUs, use --gpus N."
     if _only_count_is_known(resources):
-        if resources.gpus > ASSUMED_GPUS_PER_NODE:
-            yield f"The script assumes {resources.gpus} ranks on nodes with {ASSUMED_GPUS_PER_NODE} GPUs each."
+        if resources.gpus > GPUS_PER_HOST:
+            yield f"The script assumes {resources.gpus} ranks on nodes with {GPUS_PER_HOST} GPUs each."
     elif not resources.scheduler_picks_hosts:
         names = ",".join(resources.hosts)
         yield f"Slurm chooses the nodes. To use those in the hostfile, add: #SBATCH --nodelist={names}"

@@ -35,9 +35,10 @@ class Interval(NamedTuple):
         return cls(value / error, value * error)
 
 
-def beyond(config: Config, device: Device, ranks_per_host: int, learned: bool = False) -> list[str]:
+def beyond(config: Config, device: Device, tensor_together: int, learned: bool = False) -> list[str]:
     """Return what of a run no source covers, as the ends of `because of`; the errors are larger then.
 
+    tensor_together: the fewest ranks of a tensor parallel group on a host.
     learned: whether the rates of the device were learned from runs on it.
     """
     layout, (shortest, longest) = Layout.of(config), LENGTHS
@@ -47,7 +48,7 @@ def beyond(config: Config, device: Device, ranks_per_host: int, learned: bool = 
         f"a sequence length of {config.shape.seq_length:,}": not learned
         and not shortest <= config.shape.seq_length <= longest,
         f"{layout.ranks:,} devices": not learned and layout.ranks > MOST_DEVICES,
-        "tensor parallelism between hosts": layout.tensor > ranks_per_host,
+        "tensor parallelism between hosts": layout.tensor > tensor_together,
         "offloading": {config.offload_optimizer.device, config.offload_param.device} != {"none"},
         "experts": config.moe.moe_num_experts > 1,
         "layers without attention": not all(has_attention(config, layer) for layer in range(config.shape.num_layers)),

@@ -9,9 +9,9 @@ from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
 from neoxargs.base.problems import Problem
 from neoxargs.base.request import Request
+from neoxargs.hosts.assumed import GPUS_PER_HOST
 from neoxargs.hosts.device_table import DEVICES, NETWORKS
 from neoxargs.plan.given.assumptions import list_assumptions
-from neoxargs.plan.given.placement import GPUS_PER_HOST
 from neoxargs.plan.given.rates import SUFFIX, read_rates
 from neoxargs.resolve import Draft, File, draft, read_draft
 

@@ -8,11 +8,9 @@ from typing import Literal, NamedTuple
 
 from neoxargs.base.record import replace
 from neoxargs.facts.layout import Layout
+from neoxargs.hosts.assumed import assumed_hosts
 from neoxargs.hosts.hosts import Resources
 from neoxargs.runs.run_spec import RunSpec
-
-#: Default of --per-host.
-GPUS_PER_HOST = 8
 
 
 class RankPlacement(NamedTuple):
@@ -41,10 +39,8 @@ def on_hosts(spec: RunSpec, device: Literal["cuda", "cpu"], per_host: int) -> Ru
 
 
 def group_into_hosts(resources: Resources, per_host: int) -> Resources:
-    """Distribute the GPUs of --gpus over hosts with `per_host` each; the last host gets the remainder."""
-    count = resources.gpus
-    names = [f"host{index}" for index in range(-(-count // per_host))]
-    hosts = {name: list(range(min(per_host, count - index * per_host))) for index, name in enumerate(names)}
+    """Distribute the GPUs of --gpus over hosts with at most `per_host` each."""
+    hosts = assumed_hosts(resources.gpus, per_host)
     return replace(resources, hosts=hosts, remote=len(hosts) > 1)
 
 
@@ -52,16 +48,6 @@ def hosts_of_stages(resources: Resources, layout: Layout) -> list[list[str]]:
     """Return the hosts of each pipeline stage, in rank order."""
     by_stage = groupby(rank_placements(resources, layout), key=lambda placement: placement.pipe)
     return [list(dict.fromkeys(placement.host for placement in members)) for _, members in by_stage]
-
-
-def tensor_groups_cross_hosts(resources: Resources, layout: Layout) -> bool:
-    """Whether a tensor parallel group spans hosts."""
-    # A group is cut if a host begins in its middle.
-    starts, first = set[int](), 0
-    for slots in resources.hosts.values():
-        starts.add(first)
-        first += len(slots)
-    return any(start % layout.tensor for start in starts)
 
 
 def host_range(hosts: Sequence[str]) -> str:

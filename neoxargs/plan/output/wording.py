@@ -11,7 +11,6 @@ from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.given.errors import Interval
-from neoxargs.plan.given.placement import tensor_groups_cross_hosts
 from neoxargs.plan.time.roofline import Rates
 
 #: The suggestion where none of the changes tried helps.
@@ -147,8 +146,6 @@ def assumption_notes(plan: Plan) -> list[str]:
             "the model is built outside deepspeed.zero.Init: every rank builds its complete tensor parallel shard, "
             "and ZeRO-3 partitions this shard afterwards"
         )
-    if tensor_groups_cross_hosts(plan.spec.resources, plan.layout):
-        notes.append(
-            "some tensor parallel groups span hosts, which makes their communication far slower than estimated here"
-        )
+    if plan.tensor_together < plan.layout.tensor:
+        notes.append("tensor parallel groups that span hosts communicate at the rate of the network between them")
     return notes

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from neoxargs.config.config import Config
+from neoxargs.hosts.assumed import assumed_hosts
 from neoxargs.plan.advice.smaller import Changes
 
 MICRO = "train_micro_batch_size_per_gpu"
@@ -79,7 +80,8 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
 
     The pipeline engine excludes ZeRO-2 and 3; offloading needs them here, where they save the most host memory.
     """
-    for tensor in _divisors(devices, per_host):
+    slots = {len(numbers) for numbers in assumed_hosts(devices, per_host).values()}
+    for tensor in (size for size in _divisors(devices, per_host) if not any(count % size for count in slots)):
         # Without the divisor 1: a pipeline of one stage is the plain engine with fewer ZeRO stages.
         for pipe in (0, *_divisors(devices // tensor, config.shape.num_layers)[1:]):
             data = devices // tensor // max(pipe, 1)

@@ -97,10 +97,12 @@ def estimate_speed(
     slots: int,
     assumed: Assumptions = DEFAULT,
     sizes: ActivationSizes | None = None,
+    tensor_together: int | None = None,
 ) -> Speed:
     """Return the estimated speed. rows: of the padded vocabulary. slots: devices per host.
 
     sizes: those of the configuration, if they are known.
+    tensor_together: the fewest ranks of a tensor parallel group on a host; None if hosts cut no group that fits on one.
     Groups that span hosts communicate over the network.
     """
     layout, sizes = Layout.of(config), sizes or ActivationSizes(config, device.kind, assumed)
@@ -111,7 +113,7 @@ def estimate_speed(
     collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
     exchanges = [expert_messages(sizes, stage) for stage in stages]
     sent, states = _communication_volume(sizes, stages, collectives, exchanges), _largest(config, stages, assumed)
-    links = _Links(device, slots, layout, assumed)
+    links = _Links(device, slots, tensor_together or min(layout.tensor, slots), layout, assumed)
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
     exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
@@ -169,33 +171,34 @@ class _Links:
 
     device: Device
     slots: int
+    tensor_together: int
     layout: Layout
     assumed: Assumptions
 
     @property
     def tensor(self) -> float:
-        return self._rate(self.layout.tensor, self.layout.tensor)
+        return self._rate(self.layout.tensor > self.tensor_together, self.tensor_together)
 
     @property
     def data(self) -> float:
-        return self._rate(self.layout.tensor * self.layout.data, self.slots // self.layout.tensor)
+        return self._rate(self.layout.tensor * self.layout.data > self.slots, self.slots // self.layout.tensor)
 
     def experts(self, ranks: int) -> float:
         """The rate of the exchange between the replicas among which the experts are divided."""
-        return self._rate(self.layout.tensor * ranks, self.slots // self.layout.tensor)
+        return self._rate(self.layout.tensor * ranks > self.slots, self.slots // self.layout.tensor)
 
     @property
     def pipe(self) -> float:
         """A stage sends to the next one's rank of the same position."""
-        return self._rate(self.layout.ranks, 1)
+        return self._rate(self.layout.ranks > self.slots, 1)
 
-    def _rate(self, span: int, together: int) -> float:
-        """The rate of a group whose ranks are within `span` consecutive ranks, `together` of them on a host.
+    def _rate(self, spans_hosts: bool, together: int) -> float:
+        """The rate of a group with `together` ranks on a host.
 
         A ring that crosses hosts enters and leaves each host once, and NCCL makes one through each port.
         """
         inside = self.device.neighbours * self.assumed.link
-        if span <= self.slots:
+        if not spans_hosts:
             return inside
         share = self.assumed.link if self.assumed.link_hosts == CONFIGURED else self.assumed.link_hosts
         return min(inside, self.device.network * share * max(1, min(together, self.slots)))
