@@ -82,7 +82,11 @@ def beside(files: Iterable[str], directory: str | None) -> str | None:
     """Return the file of rates beside the last of these configuration files that has one."""
     found = None
     for name in files:
-        stem, suffix = os.path.splitext(find_file(name, directory))
+        try:
+            path = find_file(name, directory)
+        except Problems:  # one that `deepy init` will write
+            path = name
+        stem, suffix = os.path.splitext(path)
         if suffix in (".yml", ".yaml") and os.path.isfile(stem + SUFFIX):
             found = stem + SUFFIX
     return found
