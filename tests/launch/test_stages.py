@@ -38,7 +38,7 @@ EXCEPTIONS = {
     },
     "of other scripts than train.py: --dry-run reports them": {
         "script-missing", "checkpoint-unread", "output-file-unwritable", "prompt-lines-empty",
-        "reward-model-writes-nothing",
+        "reward-model-writes-nothing", "chat-template-missing", "chat-template-unknown", "chat-template-unreadable",
     },
 }  # fmt: skip
 
