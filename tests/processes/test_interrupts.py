@@ -109,6 +109,11 @@ def working() -> Callable[[list[Raw]], bool]:
     return ignores_ctrl_c
 
 
+def printed(program: str) -> str:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.check_output([sys.executable, "-c", program], text=True, timeout=100, env=environ)
+
+
 def test_workers_leave_ctrl_c_to_their_reader():
     """They ignore it, as does the process that starts them."""
     program = """
@@ -116,9 +121,7 @@ from neoxargs.data.parallel import in_parallel
 from tests.processes.test_interrupts import ignores_ctrl_c, working
 print(*in_parallel(iter([[]]), working, (), 1), ignores_ctrl_c([]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
-    assert done.stdout == "True False\n", done.stderr
+    assert printed(program) == "True False\n"
 
 
 def test_ctrl_c_is_not_lost_while_a_process_starts():
@@ -133,9 +136,7 @@ try:
 except KeyboardInterrupt:
     print("not lost")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
-    assert done.stdout == "delayed\nnot lost\n", done.stderr
+    assert printed(program) == "delayed\nnot lost\n"
 
 
 def test_a_step_before_the_ranks_leaves_the_report_of_ctrl_c_to_deepy(capfd):

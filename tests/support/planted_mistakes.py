@@ -122,19 +122,19 @@ def comma_left_out(text: str, chance: Random) -> str | None:
 
 def dotted(text: str, chance: Random) -> str | None:
     """The first key of a section that has only one, or several keys each with the section's name."""
-    for block in _shuffled(BLOCK, text, chance):
-        lines = [LINE.fullmatch(line) for line in block[2].splitlines()]
-        if all(lines):
-            new = "".join(f"{block[1]}.{line[0].lstrip()}\n" for line in lines if line)
-            return text[: block.start()] + new + text[block.end() :]
-    return None
+    return _in_section(text, chance, lambda name, lines: "".join(f"{name}.{line}" for line in lines))
 
 
 def outdented(text: str, chance: Random) -> str | None:
+    return _in_section(text, chance, lambda name, lines: f"{name}:\n" + "".join(lines))
+
+
+def _in_section(text: str, chance: Random, write: Callable[[str, list[str]], str]) -> str | None:
+    """Write a section anew. write: from its name, and its lines without indentation."""
     for block in _shuffled(BLOCK, text, chance):
         lines = [LINE.fullmatch(line) for line in block[2].splitlines()]
         if all(lines):
-            new = f"{block[1]}:\n" + "".join(f"{line[0].lstrip()}\n" for line in lines if line)
+            new = write(block[1], [f"{line[0].lstrip()}\n" for line in lines if line])
             return text[: block.start()] + new + text[block.end() :]
     return None
 

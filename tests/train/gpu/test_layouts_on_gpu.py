@@ -204,16 +204,9 @@ def test_losses_are_those_of_the_cpu(measured: dict[str, list[Measured]], on_cpu
 
 
 @pytest.mark.parametrize("name", ONE | TWO)
-def test_a_step_stays_within_its_budget_of_waits(measured: dict[str, list[Measured]], name: str) -> None:
+@pytest.mark.parametrize("copies", [False, True], ids=["waits", "blocking copies"])
+def test_a_step_stays_within_its_budget(measured: dict[str, list[Measured]], name: str, copies: bool) -> None:
     budget = EXCEEDED.get(name, Budget())
     for rank in measured[name]:
-        waits = [wait for wait in rank.waits if not wait.is_copy]
-        assert len(waits) <= budget.waits, listed(waits)
-
-
-@pytest.mark.parametrize("name", ONE | TWO)
-def test_a_step_makes_no_blocking_copies_beyond_its_budget(measured: dict[str, list[Measured]], name: str) -> None:
-    budget = EXCEEDED.get(name, Budget())
-    for rank in measured[name]:
-        copies = [wait for wait in rank.waits if wait.is_copy]
-        assert len(copies) <= budget.copies, listed(copies)
+        waits = [wait for wait in rank.waits if wait.is_copy == copies]
+        assert len(waits) <= (budget.copies if copies else budget.waits), listed(waits)

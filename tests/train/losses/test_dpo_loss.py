@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
 from neoxargs.train.losses.dpo import MEASURES, DpoLoss
+from neoxargs.train.losses.kto import KtoLoss
 from neoxargs.train.losses.means import Means
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import ALONE, Mesh
@@ -42,9 +43,10 @@ def test_loss_and_gradients_are_those_of_the_formula() -> None:
     assert means["ref_neg"] == pytest.approx(float(reference[PAIRS:].mean()), rel=1e-5)
 
 
-def test_labels_without_reference_give_the_cross_entropy() -> None:
+@pytest.mark.parametrize("kind", [DpoLoss, KtoLoss])
+def test_labels_without_reference_give_the_cross_entropy(kind: type[Loss]) -> None:
     """Samples that are no pairs, such as that of checkpoint_validation_with_forward_pass."""
     torch.manual_seed(0)
     readout, labels = Readout(torch.randn(1, 5, 8), torch.randn(16, 8)), torch.randint(0, 11, (1, 5))
     batch = MicroBatch(labels, labels)
-    assert torch.equal(DpoLoss(VOCABULARY)(readout, batch), Loss(VOCABULARY)(readout, batch))
+    assert torch.equal(kind(VOCABULARY)(readout, batch), Loss(VOCABULARY)(readout, batch))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout, Vocabulary
+from neoxargs.train.losses.cross_entropy import IGNORED, Readout, Vocabulary
 from neoxargs.train.losses.kto import MEASURES, KtoLoss
 from neoxargs.train.losses.means import Means
 from neoxargs.train.micro_batch import MicroBatch
@@ -58,10 +58,3 @@ def test_a_measure_of_which_a_batch_has_no_answer_is_left_out() -> None:
     KtoLoss(VOCABULARY, measures=measures)(Readout(torch.randn(2, 5, 8), torch.randn(16, 8)), targets)
     means = measures.over_ranks(Mesh(ALONE, ALONE, ALONE, ALONE), torch.device("cpu"))
     assert set(MEASURES) - set(means) == {"neg_ref_logp", "neg_policy_logp"}
-
-
-def test_labels_without_rewards_give_the_cross_entropy() -> None:
-    torch.manual_seed(0)
-    readout, labels = Readout(torch.randn(1, 5, 8), torch.randn(16, 8)), torch.randint(0, 11, (1, 5))
-    batch = MicroBatch(labels, labels)
-    assert torch.equal(KtoLoss(VOCABULARY)(readout, batch), Loss(VOCABULARY)(readout, batch))
