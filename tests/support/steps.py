@@ -124,8 +124,9 @@ def _steps(body: Sequence[ast.stmt], when: tuple[ast.expr, ...]) -> Iterator[Ste
         elif isinstance(node, ast.For | ast.While | ast.Try):
             assigned = (each for each in ast.walk(node) if isinstance(each, ASSIGNMENTS))
             yield from ({**step, "to": ""} for each in assigned for step in _assigned(each, when))
-        elif isinstance(node, ast.Expr) and (changed := re.match(r"(?:args|self)\.(\w+)\.\w+\(", ast.unparse(node))):
-            yield _with(when, {"set": changed[1], "to": ""})
+        elif isinstance(node, ast.Delete | ast.Expr):  # `del args.x`, `args.x.append(1)`
+            changed = re.findall(r"^(?:del )?(?:args|self)\.(\w+)(?:$|\.\w+\()", ast.unparse(node))
+            yield from (_with(when, {"set": name, "to": ""}) for name in changed)
 
 
 def _branch(node: ast.If, when: tuple[ast.expr, ...]) -> Iterator[Step]:

@@ -155,6 +155,10 @@ def sentence(found: Broken, words: Words) -> tuple[str, str]:
     given = list(dict.fromkeys(given))
     because = listed(given, "and")
     does, flag = _said(found.test, words) or ("", "")
+    inner = found.test.operand if isinstance(found.test, ast.UnaryOp) and isinstance(found.test.op, ast.Not) else None
+    if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And):
+        given += [words.given[name] for name in about if name in words.given]
+        return f"{listed(given, 'and')} exclude each other", "remove one of them"
     if does == "is required" and because:
         return f"{because} needs {flag}", f"add {flag}"
     if does == "is not allowed" and because:

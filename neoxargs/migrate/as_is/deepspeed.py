@@ -28,6 +28,7 @@ from neoxargs.resolve.merge import draft_of
 from neoxargs.resolve.values.auto import AUTO, AUTO_VALUES
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import UNIONS, describe_type
+from neoxargs.resolve.yaml.compose import compose
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, node_of
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -252,7 +253,8 @@ def _of_value(name: str, entry: Entry, wanted: Any, found: dict[str, Entry]) -> 
 
 def _of_json(edit: Edit, wanted: Any) -> Edit:
     """Return an edit of a value that writes it as JSON, a number or `true` without quotes."""
-    return replace(edit, text=json.dumps(coerce(edit.text.strip("'\""), wanted)))
+    node, _ = compose(Text("", edit.text))
+    return replace(edit, text=json.dumps(coerce(node, wanted)))
 
 
 def refused_value(name: str, entry: Entry) -> Problem | None:

@@ -106,16 +106,15 @@ def read(text: Text) -> Sequence[Arguments] | None:
 
 def _calls(text: Text) -> Iterator[Arguments]:
     """Yield the arguments of each `TrainingArguments(...)` of a Python program, which is not run."""
-    if "TrainingArguments(" not in text.text:
+    if "TrainingArguments" not in text.text:
         return
     try:
         tree = ast.parse(text.text)
     except (SyntaxError, ValueError):
         return
-    lines = text.text.split("\n")
+    lines, named = text.text.split("\n"), _imported(tree)
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if name not in CALLED:
+        if ast.unparse(call.func) not in named:
             continue
         words: list[tuple[str, ast.expr, ast.expr | ast.keyword]]
         words = [(word.arg, word.value, word) for word in call.keywords if word.arg]
@@ -130,6 +129,19 @@ def _calls(text: Text) -> Iterator[Arguments]:
         is_open = len(words) < len(call.keywords) + len(call.args)
         unknown = frozenset(key for key, node in known.items() if node is None)
         yield Arguments(Mapping(entries, _at(call, text.name, lines)), (), unknown, is_open, True)
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Return what a program calls Transformers' own classes; it can have another one of the same name."""
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "transformers":
+            found |= {each.asname or each.name for each in node.names if each.name in CALLED}
+            found |= {*CALLED} if any(each.name == "*" for each in node.names) else set()
+        elif isinstance(node, ast.Import):
+            modules = [each.asname or each.name for each in node.names if each.name == "transformers"]
+            found |= {f"{module}.{name}" for module in modules for name in CALLED}
+    return found
 
 
 def _literal(value: ast.expr, file: str, lines: Sequence[str]) -> Node | None:

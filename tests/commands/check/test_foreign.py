@@ -33,7 +33,7 @@ def test_only_files_of_other_programs_are_judged_as_such(
 
 
 def test_a_python_program_is_checked_but_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("train.py").write_text("args = TrainingArguments('out', seed=f())\n")
+    Path("train.py").write_text("from transformers import TrainingArguments as A\nargs = A('out', seed=f())\n")
     assert main(["check", "train.py", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["read_as"].startswith("TrainingArguments")
     assert main(["plan", "train.py", "--json"]) == 1

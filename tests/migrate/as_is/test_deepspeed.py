@@ -138,6 +138,7 @@ def test_the_sentences() -> None:
         ("communication_data_type", "fp61", "fp16"),
         ("wall_clock_breakdown", "tru", True),
         ("zero_optimization.stage", "two", None),
+        ("comms_logger.prof_ops", "all_reduce", ["all_reduce"]),
         ("optimizer.type", "Adamm", None),  # Adam or AdamW
         ("optimizer.type", "Sophia", None),
     ],

@@ -75,6 +75,7 @@ def test_planted_mistakes_are_errors(old: str, new: str) -> None:
         ("--save-interval 100", "$SAVE_ARGS"),
         ("--bf16", "--bf16 --deepspeed --zero-stage 1 --no-pipeline-parallel"),
         ("--train-iters 1000", "--train-samples 1000 --lr-warmup-iters 0"),
+        ("--bf16", "--bf16 --external-cuda-graph"),
     ],
 )
 def test_what_cannot_be_known_or_is_allowed_is_no_error(old: str, new: str) -> None:
@@ -130,6 +131,7 @@ def test_flags_and_choices_that_were_removed(flags: str, last: str) -> None:
         ("--num-query-groups 5 --group-query-attention", True),
         ("--position-embedding-type mrope", False),
         ("--weight-decay-incr-style cosine", False),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", True),
         ("--mock-data", False),
     ],
 )

@@ -114,6 +114,7 @@ my_own_setting: 1
 
 PYTHON = """\
 import sys
+import transformers
 from transformers import TrainingArguments, Trainer
 
 LR = 1e-4
@@ -136,7 +137,8 @@ def test_the_calls_of_a_python_program() -> None:
     fixed = corrected(Text("train.py", PYTHON), edits).text
     calls = [node for node in ast.walk(ast.parse(fixed)) if isinstance(node, ast.Call)]
     assert {"weight_decay", "eval_strategy", "fsdp"} <= {word.arg for call in calls for word in call.keywords}
-    assert checked(Text("train.py", PYTHON.replace("TrainingArguments(", "Arguments(")), {}, None) is None
+    for old, new in (("TrainingArguments(", "Arguments("), ("transformers", "my.arguments")):
+        assert checked(Text("train.py", PYTHON.replace(old, new)), {}, None) is None
     assert checked(Text("train.py", f"{PYTHON}]"), {}, None) is None
 
 
@@ -153,7 +155,7 @@ def test_the_calls_of_a_python_program() -> None:
     ],
 )
 def test_what_a_program_computes_is_not_judged(words: str, is_error: bool) -> None:
-    found = check(f"TrainingArguments('out', {words})", "train.py")
+    found = check(f"from transformers import *\nTrainingArguments('out', {words})", "train.py")
     assert any(problem.severity == "error" for problem in found) == is_error, render(found)
     assert not any(problem.edits for problem in found)
 
