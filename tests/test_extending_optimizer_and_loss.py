@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 #: As the page writes numbers.
-NUMBERS = {2: "two", 5: "five"}
+NUMBERS = {3: "three", 5: "five"}
 
 
 class Addition(NamedTuple):
@@ -71,43 +71,29 @@ def _adabelief(groups: list[dict[str, Any]], params: OptimizerParams) -> Optimiz
 def _lion(''',
             '    "lion": _lion,\n': '    "adabelief": _adabelief,\n    "lion": _lion,\n',
         },
+        "neoxargs/train/trials/optimizers.py": {
+            "def _lion(": '''def _adabelief(config: Config, *_: Any) -> Rule:
+    """Zhuang et al. 2020, arXiv:2010.07468, algorithm 2."""
+    params = config.optimizer_params
+    (beta1, beta2), eps = params.betas or (0.9, 0.999), 1e-8 if params.eps is None else params.eps
+
+    def rule(weight: Tensor, gradient: Tensor, state: State, lr: float, decay: float) -> Tensor:
+        count = state["step"]
+        mean = state["mean"] = beta1 * state.get("mean", 0) + (1 - beta1) * gradient
+        squares = state["squares"] = beta2 * state.get("squares", 0) + (1 - beta2) * (gradient - mean) ** 2 + eps
+        update: Tensor = mean / (1 - beta1**count) / ((squares / (1 - beta2**count)).sqrt() + eps)
+        return weight - lr * (update + decay * weight)
+
+    return rule
+
+
+def _lion(''',
+            '    "lamb": _lamb,': '    "adabelief": _adabelief, "lamb": _lamb,',
+        },
     },
-    {
-        "tests/train/optim/test_adabelief.py": '''"""AdaBelief against the paper's algorithm, in plain numbers."""
-
-from __future__ import annotations
-
-import math
-
-import pytest
-import torch
-from torch import nn
-
-from neoxargs.train.optim import build
-from tests.support.small_gpt import small
-
-GRADIENTS = [1.0, -0.5, 2.0]
-
-
-def test_steps_are_those_of_the_paper() -> None:
-    settings = {"type": "AdaBelief", "params.lr": 0.1, "params.betas": [0.8, 0.9], "params.eps": 1e-3}
-    weight = nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    groups = [{"params": [weight], "weight_decay": 0.5}]
-    optimizer = build.build(small(**{f"optimizer.{name}": value for name, value in settings.items()}), groups)
-    assert optimizer is not None
-    path, expected, mean, squares = [], [2.0], 0.0, 0.0
-    for step, gradient in enumerate(GRADIENTS, 1):
-        weight.grad = torch.tensor([gradient], dtype=torch.float64)
-        optimizer.step()
-        path.append(weight.item())
-        mean = 0.8 * mean + 0.2 * gradient
-        squares = 0.9 * squares + 0.1 * (gradient - mean) ** 2 + 1e-3
-        change = mean / (1 - 0.8**step) / (math.sqrt(squares / (1 - 0.9**step)) + 1e-3)
-        expected.append(expected[-1] * (1 - 0.1 * 0.5) - 0.1 * change)
-    assert path == pytest.approx(expected[1:], rel=1e-6)
-''',
-    },
-    ("tests/facts/test_optimizers.py", "tests/train/optim/test_on_every_path.py", "-k", "belief or Belief"),
+    {},
+    ("tests/train/trials/test_optimizers.py", "tests/facts/test_optimizers.py",
+     "tests/train/optim/test_on_every_path.py", "-k", "belief"),
     {
         "the sign of the step": (
             "neoxargs/train/optim/lion_sm3_madgrad.py", "state[\"step\"]), corrected, value=-lr)",
@@ -117,7 +103,12 @@ def test_steps_are_those_of_the_paper() -> None:
             "neoxargs/facts/optimizers.py", '"AdaBelief": OptimizerKind(', '"AdaBelief": OptimizerKind(1, ',
         ),
     },
-    {"tests/train/optim/test_on_every_path.py": {'    "SGD": 1.0,': '    "AdaBelief": 0.05, "SGD": 1.0,'}},
+    {
+        "tests/train/optim/test_on_every_path.py": {'    "SGD": 1.0,': '    "AdaBelief": 0.05, "SGD": 1.0,'},
+        "tests/train/trials/test_optimizers.py": {
+            '    "adam": {"': '    "adabelief": {"betas": [0.8, 0.9], "eps": 1e-3},\n    "adam": {"',
+        },
+    },
 )  # fmt: skip
 LOSS = Addition(
     "A loss",
