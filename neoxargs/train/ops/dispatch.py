@@ -17,6 +17,9 @@ from torch.nn import functional
 from neoxargs.registry.moe import Moe
 from neoxargs.train.autograd import apply
 
+#: Major version of the compute capability.
+HOPPER = 9
+
 
 class Choice(NamedTuple):
     """The experts of each token, and the weights of their outputs, both (T, top_k)."""
@@ -156,11 +159,14 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def _has_grouped_kernel(rows_RD: Tensor, weight_EFD: Tensor) -> bool:
-    """Whether torch computes these products in one kernel: in bf16 on Hopper and later, with aligned rows."""
+    """Whether torch computes these products in one kernel: in bf16 on Hopper, with aligned rows.
+
+    Not on Blackwell, where the gradients of experts without rows were not 0 (pytorch/pytorch#172439), or NaN (#193633).
+    """
     if not rows_RD.is_cuda or rows_RD.dtype != torch.bfloat16 or weight_EFD.dtype != torch.bfloat16 or not len(rows_RD):
         return False
     aligned = all(size % 8 == 0 for size in weight_EFD.shape[1:])  # rows of whole 16 bytes
-    return aligned and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability(rows_RD.device) >= (9, 0)
+    return aligned and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability(rows_RD.device)[0] == HOPPER
 
 
 class _Loop(torch.autograd.Function):

@@ -92,7 +92,7 @@ inline const std::set<std::string> takes_both{
 // Operators whose result's size or value the host must know.
 inline const std::set<std::string> waits{
     "aten::nonzero", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::masked_select",
-    "aten::is_nonzero", "aten::equal", "aten::repeat_interleave"};
+    "aten::is_nonzero", "aten::equal", "aten::repeat_interleave", "aten::bincount", "aten::_unique"};
 
 struct Arguments {
   const c10::FunctionSchema& schema;
