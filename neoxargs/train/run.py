@@ -41,7 +41,7 @@ from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process import ops, setup
-from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
+from neoxargs.train.process.mesh import Mesh, apart_from_the_default, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track import Run, Tracker, metrics
@@ -104,7 +104,8 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     asked = questions(trainer, config, tokenizer, mesh, process)
     evaluations = Evaluations(config.training, trainer, data, progress, characters, asked)
     stop_file = described.folder / STOP_FILE if config.training.adlr_autoresume else None
-    stop = StopRequest(process.device, stop_file, config.training.adlr_autoresume_interval)
+    every, apart = config.training.adlr_autoresume_interval, apart_from_the_default()
+    stop = StopRequest(process.device, stop_file, every, apart)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
     return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed)

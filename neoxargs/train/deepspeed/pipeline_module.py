@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from neoxargs.facts.layout import NOT_COUNTED
@@ -34,6 +37,19 @@ def pipeline_module(count_weights: Callable[[], list[int]], **options: Any) -> A
 def is_pipeline_module(module: nn.Module) -> bool:
     """Return whether a model is a PipelineModule, without importing DeepSpeed."""
     return hasattr(module, "_layer_specs")
+
+
+def send_within(group: dist.ProcessGroup) -> None:
+    """Let the pipeline engine of this process send between stages within a group, not within that of all ranks.
+
+    NCCL runs the operations of one communicator one after the other: those of all ranks would wait for each other.
+    """
+    from deepspeed import comm
+    from deepspeed.runtime.pipe import p2p
+
+    own = {name: partial(getattr(comm, name), group=group) for name in ("send", "recv")}
+    # The module calls the functions of `deepspeed.comm` under this name.
+    p2p.dist = SimpleNamespace(**vars(comm) | own)
 
 
 def layer_specs(module: Any) -> list[Any]:

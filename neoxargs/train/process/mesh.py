@@ -3,7 +3,7 @@
 Ranks are numbered as in DeepSpeed's `PipeModelDataParallelTopology`: tensor innermost, then data, pipeline outermost.
 Expert parallelism divides the data axis in two: consecutive ranks hold different experts of a layer.
 megatron-core's `parallel_state` numbers them alike, but makes 16 process groups for each rank. On GPUs, a group is an
-NCCL communicator, and all ranks of the run take part in the creation of each, one after the other.
+NCCL communicator, which all ranks of the run take part in creating.
 """
 
 from __future__ import annotations
@@ -97,12 +97,44 @@ _groups: dict[str, dist.ProcessGroup] = {}
 def _axis(rows: Tensor) -> Axis:
     """Make a process group of each row of ranks, and return the axis of this rank's."""
     ranks = rows.tolist()
-    # All ranks take part in making all groups, also those they are not in, and in the same order.
     if str(ranks) not in _groups:
-        make: Any = dist.new_subgroups_by_enumeration  # has no types
-        _groups[str(ranks)], _ = make(ranks, timeout=timedelta(minutes=TIMEOUT))
+        _groups[str(ranks)] = _own_group(ranks)
     group = _groups[str(ranks)]
     return Axis(dist.get_world_size(group), dist.get_rank(group), group)
+
+
+def _own_group(ranks: list[list[int]]) -> dist.ProcessGroup:
+    """Return this rank's group of those with these ranks. Collective."""
+    timeout = timedelta(minutes=TIMEOUT)
+    if _splits():
+        # One call for all groups, which divides the communicator of all ranks as torch's DeviceMesh does. `new_group`
+        # would do so once for each group, with all ranks, one after the other.
+        own: dist.ProcessGroup | None = dist.split_group(split_ranks=ranks, timeout=timeout)
+        assert own is not None
+        return own
+    if len(ranks[0]) == 1:  # DeepSpeed needs a group; nobody else takes part in making it
+        alone: dist.ProcessGroup = dist.new_group([dist.get_rank()], timeout=timeout, use_local_synchronization=True)
+        return alone
+    # All ranks take part in making all groups, also those they are not in, and in the same order.
+    make: Any = dist.new_subgroups_by_enumeration  # has no types
+    group: dist.ProcessGroup = make(ranks, timeout=timeout)[0]
+    return group
+
+
+def apart_from_the_default() -> dist.ProcessGroup | None:
+    """Return a group of all ranks whose messages do not wait for those of the default one; None: that is the default.
+
+    Collective. NCCL runs the operations of one communicator one after the other.
+    """
+    everyone = [list(range(dist.get_world_size()))]
+    return _own_group(everyone) if dist.get_world_size() > 1 and _splits() else None
+
+
+def _splits() -> bool:
+    """Whether the communicator of all ranks can be divided: with NCCL, whose ranks have been given their device."""
+    world: Any = dist.group.WORLD
+    device = world.bound_device_id
+    return device is not None and bool(world._get_backend(device).supports_splitting)
 
 
 class Mpu:

@@ -22,14 +22,20 @@ class StopRequest:
     process group has already received. A second Ctrl-C ends the process immediately.
 
     file: with `adlr_autoresume`, the file whose creation stops the run. every: in how many steps it is looked for once.
-    busy: after `answer`, whether any rank wrote a checkpoint in the background when the step began.
+    busy: after `answer`, whether any rank wrote a checkpoint in the background when the step began. group: all ranks.
     """
 
     #: Stands for the stop file in the all-reduce; larger than any signal's number.
     BY_FILE = 1000
 
-    def __init__(self, device: torch.device, file: Path | None = None, every: int = 1) -> None:
-        self.received, self.file, self.every = "", file, every
+    def __init__(
+        self,
+        device: torch.device,
+        file: Path | None = None,
+        every: int = 1,
+        group: torch.distributed.ProcessGroup | None = None,
+    ) -> None:
+        self.received, self.file, self.every, self.group = "", file, every, group
         self.flag, self.busy = torch.zeros(2, dtype=torch.int32, device=device), False
 
     def __enter__(self) -> StopRequest:
@@ -50,7 +56,7 @@ class StopRequest:
         # Filled, not assigned: a number that is assigned to an element waits for the device.
         self.flag[0].fill_(self.BY_FILE if found else number)
         self.flag[1].fill_(int(busy))
-        self.work = all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
+        self.work = all_reduce(self.flag, torch.distributed.ReduceOp.MAX, self.group, async_op=True)
 
     def answer(self) -> str:
         """Return the reason to stop that any rank had before this step, or "" if there is none."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from neoxargs.train.process.mesh import Axis, Mesh, Mpu, build_mesh, destroy_groups
 from tests.support.ranks import run_ranks
@@ -83,6 +85,53 @@ def test_a_mesh_makes_few_groups() -> None:
     """One for each axis with several ranks, and one that the others share; each is a communicator on a GPU."""
     assert run_ranks(made, 2, {"model_parallel_size": 2}) == [2, 2]
     assert run_ranks(made, 4, {"model_parallel_size": 2, "pipe_parallel_size": 2}) == [3] * 4
+
+
+def calls(world: int, sizes: dict[str, int], splits: bool) -> list[tuple[str, Any]]:
+    """Return the calls that make the groups of rank 0 of a run of so many ranks, none of which communicate."""
+    found: list[tuple[str, Any]] = []
+    module = sys.modules["neoxargs.train.process.mesh"]
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+
+    def recording(name: str) -> Any:
+        inner = getattr(torch.distributed.distributed_c10d, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            found.append((name, arguments[0] if arguments else keywords.get("split_ranks")))
+            if name == "split_group":
+                own = next(ranks for ranks in keywords["split_ranks"] if 0 in ranks)
+                return inner_new_group(own)
+            return inner(*arguments, **keywords)
+
+        return call
+
+    inner_new_group = torch.distributed.new_group
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("new_group", "split_group"):
+            made = recording(name)
+            patch.setattr(torch.distributed.distributed_c10d, name, made)
+            patch.setattr(torch.distributed, name, made)
+        patch.setattr(module, "_splits", lambda: splits)
+        build_mesh(small(**sizes).parallel)
+    destroy_groups()
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def test_axes_of_one_rank_need_one_call() -> None:
+    """Not one per rank of the run: 1,025 calls for 1,024 replicas."""
+    assert [name for name, _ in calls(1024, {}, splits=False)] == ["new_group"] * 2
+    assert len(calls(1024, {"model_parallel_size": 8}, splits=False)) == 128 + 8 + 1
+
+
+def test_nccl_divides_the_communicator_once_per_axis() -> None:
+    """Every rank passes the same groups, and is in one of them."""
+    layout = {"model_parallel_size": 8, "pipe_parallel_size": 8}
+    found = calls(1024, layout, splits=True)
+    assert [name for name, _ in found] == ["split_group"] * 3
+    for _, groups in found:
+        assert sorted(rank for group in groups for rank in group) == list(range(1024))
+    assert {len(group) for _, groups in found for group in groups} == {8, 16}
 
 
 def expert_groups(sizes: dict[str, int]) -> list[tuple[list[int], int]]:
