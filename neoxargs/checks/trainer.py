@@ -13,13 +13,14 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, close_matches, listed
 from neoxargs.config.config import Config
+from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
 from neoxargs.facts.objectives import OBJECTIVES
 from neoxargs.facts.optimizers import OPTIMIZERS
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
-from neoxargs.resolve.effects.no_effect import no_effect_warnings
+from neoxargs.resolve.effects.no_effect import differs_from_default, no_effect, no_effect_warnings
 from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.synonyms import yaml_form
 
@@ -51,7 +52,7 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     refused = [name for problem in problems for name in problem.about]
     checks: list[Callable[[Config], Iterable[Problem]]] = [_other_layers]
     if training:
-        checks += [_tuned_without_tuner, _muon_on_shards, _counts_no_layer]
+        checks += [_tuned_without_tuner, _muon_on_shards, _counts_no_layer, _sums_with_less_precision, _other_sums]
         refused += [name for name in rows if not config.knows(name)]  # it may be
         checks.append(partial(no_effect_warnings, refused=refused))
     return problems + config.found(*(partial(check, config) for check in checks))
@@ -98,6 +99,44 @@ def _muon_on_shards(config: Config) -> Iterator[Problem]:
         hint += "optimizer.type to AdamW"
         about = ("optimizer.type", "model_parallel_size")
         yield Problem(what, config.place(about[0]), hint, id="muon-needs-whole-matrices", about=about)
+
+
+def _sums_with_less_precision(config: Config) -> Iterator[Problem]:
+    """Yield a warning if the user lets the ranks sum gradients in fewer bits than each rank does."""
+    name, reduction = "communication_data_type", gradient_sum(config)
+    if not reduction.rounds:
+        return
+    what = (
+        f"{name} ({reduction.dtype}) rounds the gradients that each rank sums in {reduction.accumulated}, and again at "
+        f"each of the {reduction.ranks} data parallel ranks: expect a relative error of their mean of "
+        f"{100 * reduction.error:.2g}% (root mean square, in a ring)"
+    )
+    hint = f"remove {name}, so that train.py sums them in {reduction.accumulated}"
+    yield Problem(what, config.place(name), hint, (), "warning", id="gradients-rounded", about=(name,))
+
+
+#: Settings of how DeepSpeed's ZeRO reduces gradients, which its optimizer for bf16 does not have.
+OF_ZERO = ("reduce_scatter", "contiguous_gradients", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
+OF_BUCKETS = ("overlap_comm", "reduce_bucket_size")
+
+
+def _other_sums(config: Config) -> Iterator[Problem]:
+    """Yield a warning about settings of ZeRO's sums where DeepSpeed's optimizer for bf16 with sums in fp32 runs.
+
+    Not with one replica, where none matters: the same file is used on other layouts.
+    """
+    reduction = gradient_sum(config)
+    if not config.zero_optimization.stage or reduction.way not in ("buckets", "all-reduce"):
+        return
+    reason = "train.py itself reduces gradients that are summed in fp32 with bf16 and ZeRO stage 1"
+    settings: tuple[str, ...] = OF_ZERO
+    if reduction.way == "all-reduce":
+        reason = "DeepSpeed all-reduces all gradients at once after the last backward pass, because they are summed in "
+        reason += f"fp32 and communication_data_type is {reduction.dtype}"
+        settings += OF_BUCKETS
+    names = [f"zero_optimization.{name}" for name in settings]
+    if found := [name for name in names if differs_from_default(name, config)]:
+        yield no_effect(config, found, reason)
 
 
 def _tuned_without_tuner(config: Config) -> Iterator[Problem]:

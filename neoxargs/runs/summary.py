@@ -15,6 +15,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts import description
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.description import counted
+from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import parameters, vocabulary_rows
 from neoxargs.facts.trained import trained_parameters
@@ -49,6 +50,7 @@ def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
         Row("batch", tuple(description.batch(config))),
         Row("precision", (description.precision(config),)),
         Row("optimizer", tuple(description.optimizer(config))),
+        Row("gradients", tuple(filter(None, [gradient_sum(config).describe()]))),
         Row("data", tuple(description.data(config, cut))),
         Row("run", tuple(_run(config))),
         Row("dialect", (dialect(config),)),

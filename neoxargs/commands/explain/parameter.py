@@ -16,6 +16,7 @@ from neoxargs.commands.explain import keyword_search
 from neoxargs.commands.explain.destinations import destinations
 from neoxargs.commands.explain.render import items, json_words, markdown, origin_to_json, rows
 from neoxargs.config.config import Config
+from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.provenance import tree
 from neoxargs.resolve.rules import DERIVATIONS
@@ -35,6 +36,12 @@ EFFECTS = {
     "config": "only the parameters that are derived from this one",
     "not built": "nothing: train.py accepts only the default",
 }
+
+#: Parameters that determine how gradients are summed over data parallel ranks.
+SUMS = (
+    "communication_data_type", "fp32_allreduce", "data_types.grad_accum_dtype", "zero_optimization.overlap_comm",
+    "zero_optimization.reduce_bucket_size", "zero_optimization.reduce_scatter",
+)  # fmt: skip
 
 
 def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str, Any]:
@@ -99,6 +106,13 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         yield "value", None if value is ABSENT else value
         yield "source", tree(parameter.name, config)
         yield "sent as", destinations(parameter, config)
+        yield from _sum(parameter, config)
+
+
+def _sum(parameter: Parameter, config: Config) -> Iterator[tuple[str, str]]:
+    """Yield how gradients are summed over replicas, for a parameter that determines it."""
+    if parameter.name in SUMS and (words := gradient_sum(config).describe()):
+        yield "here", words
 
 
 def _origin(parameter: Parameter) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.plan.advice.smaller import (
     MAX_SUGGESTIONS,
     Changes,
@@ -59,8 +60,8 @@ def _less_work(plan: Plan) -> Iterator[Changes]:
 def _overlapped(plan: Plan) -> Iterator[Changes]:
     """Communication during computation; gradients reduced in large messages between hosts."""
     zero, hosts = plan.config.zero_optimization, len(plan.spec.resources.hosts)
-    in_turn = not zero.overlap_comm if zero.stage in (1, 2) else zero.stage == 3 and zero.overlap_comm is False
-    if in_turn:
+    reduction = gradient_sum(plan.config)
+    if zero.stage and reduction.way in ("ZeRO", "buckets") and not reduction.overlaps:
         yield {"zero_optimization.overlap_comm": True}
     if zero.stage in (1, 2) and zero.reduce_bucket_size < LARGE_BUCKET and hosts > 1:
         yield {"zero_optimization.reduce_bucket_size": LARGE_BUCKET}

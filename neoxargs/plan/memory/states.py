@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from neoxargs.config.config import Config
+from neoxargs.facts.gradient_sum import GradientSum, gradient_sum
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.optimizers import accumulates_in_fp32, moments
 from neoxargs.plan.given.assumptions import ALLREDUCE_BUCKET, DEFAULT, HALF, SINGLE, Assumptions
@@ -96,6 +97,11 @@ class ModelStates:
         return self.accumulates_in_fp32 and self.zero_stage == 1 and not self.offloaded
 
     @cached_property
+    def gradient_sum(self) -> GradientSum:
+        """How gradients are summed over data parallel ranks."""
+        return gradient_sum(self.config, self.ours)
+
+    @cached_property
     def offloaded(self) -> bool:
         """Whether optimizer state is in host memory or on NVMe; without ZeRO, offload_optimizer has no effect."""
         return self.zero_stage >= 1 and self.config.offload_optimizer.device != "none"
@@ -141,7 +147,9 @@ def gradients(states: ModelStates) -> int:
     if states.assumed.gradient_bytes >= 0 and not states.offloaded:
         return int((states.partition if states.zero_stage >= 2 else states.trained) * states.assumed.gradient_bytes)
     if states.has_bf16_optimizer:
-        return states.trained * (SINGLE + HALF)
+        # Reduced in buckets, a gradient in bf16 is freed as soon as it is added to the sum in fp32.
+        in_bf16 = min(states.stage.largest, states.trained) if states.gradient_sum.way == "buckets" else states.trained
+        return states.trained * SINGLE + in_bf16 * HALF
     if states.zero_stage >= 2:
         size = SINGLE if states.accumulates_in_fp32 else states.number_size
         return 0 if states.offloaded else states.partition * size
@@ -189,7 +197,9 @@ def step_buffers(states: ModelStates) -> int:
     """Bytes that the step needs in addition: this rank's reduced gradients, and their copy in fp32."""
     if states.assumed.step_bytes >= 0 and not states.offloaded:
         return int(states.partition * states.assumed.step_bytes)
-    if states.offloaded or states.has_bf16_optimizer:
+    if states.has_bf16_optimizer:  # which all-reduces a copy, unless gradients are reduced as they are
+        return states.trained * HALF if states.data_ranks > 1 and states.gradient_sum.dtype != "fp32" else 0
+    if states.offloaded:
         return 0
     if states.zero_stage == 3:
         return min(states.partition, states.config.zero_optimization.sub_group_size) * SINGLE

@@ -18,6 +18,7 @@ from neoxargs.base.text import (
     wrap,
 )
 from neoxargs.config.config import Config
+from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.placement import host_range, hosts_of_stages
@@ -187,6 +188,8 @@ def _communication_volume(plan: Plan) -> Iterator[str]:
     volumes = [f"{name} {format_bytes(number)}" for name, number in kinds.items() if number]
     if volumes:
         yield f"sent by each rank in one step: {', '.join(volumes)}"
+    if words := gradient_sum(plan.config).describe():
+        yield words
 
 
 def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.gradient_sum import BYTES, bucket_elements
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import flops_per_token
@@ -123,7 +124,7 @@ def estimate_speed(
         bubble=fill + (tensor + exchanging) * (layout.pipe - 1) / batches,
         tensor=tensor,
         pipe=batches * _bytes(pipeline_messages(sizes, stages[0]), "send", "recv") / links.pipe,
-        data=_exposed(states, sent.data / links.data + _waits(states, batches, assumed), batches, compute),
+        data=_exposed(states, batches, compute, links.data),
         experts=exchanging,
         optimizer=_optimizer(states, device, sent, assumed),
         lost=0.0,
@@ -214,30 +215,31 @@ def _bytes(messages: Messages, *operators: Operator) -> int:
     return sum(size * count for (operator, size), count in messages.items() if operator in operators)
 
 
-def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
-    """Seconds that stages 1 and 2 wait for messages to start: one for each bucket of gradients that is reduced."""
+def _waits(states: ModelStates, batches: int) -> float:
+    """Seconds until the messages with gradients start: one for each bucket that stages 1 and 2 reduce."""
     if states.zero_stage not in (1, 2) or states.data_ranks == 1:
         return 0.0
-    buckets = -(-states.trained // max(1, states.config.zero_optimization.reduce_bucket_size))
-    return buckets * (batches if states.zero_stage == 2 else 1) * assumed.latency
+    size = states.config.zero_optimization.reduce_bucket_size
+    if states.gradient_sum.way == "buckets":
+        size = bucket_elements(size, states.data_ranks)
+    buckets = -(-states.trained // max(1, size))
+    return buckets * (batches if states.gradient_sum.every_micro_batch else 1) * states.assumed.latency
 
 
-def _exposed(states: ModelStates, seconds: float, batches: int, compute: float) -> float:
-    """Seconds of communicating weights and gradients that computation does not hide.
+def _exposed(states: ModelStates, batches: int, compute: float, rate: float) -> float:
+    """Seconds of communicating weights and gradients that computation does not hide. rate: in bytes per second.
 
-    ZeRO-3 fetches weights and reduces gradients during every micro batch. Stages 1 and 2 reduce, with `overlap_comm`,
-    during the backward pass, two thirds of the computation, of the last or of every micro batch; they gather weights
-    after the step. A pipeline does not overlap.
+    ZeRO-3 fetches weights and reduces gradients during every micro batch. Other gradients are reduced during the
+    backward pass, two thirds of the computation, of the last or of every micro batch, or after it; weights are gathered
+    after the step.
     """
-    options, share = states.config.zero_optimization, states.assumed.overlap
+    share, reduction = states.assumed.overlap, states.gradient_sum
+    gradients, weights = (sent / rate for sent in _sent_by_replicas(states, batches))
+    gradients += _waits(states, batches)
     if states.zero_stage == 3:
-        return max(0.0, seconds - share * compute) if options.overlap_comm is not False else seconds
-    if not options.overlap_comm or states.pipelined or states.zero_stage == 0:
-        return seconds
-    reduced = batches if states.zero_stage == 2 else 1
-    gathering = seconds / (reduced + 1)
-    hidden = share * compute * 2 / 3 * reduced / batches
-    return gathering + max(0.0, seconds - gathering - hidden)
+        return max(0.0, gradients + weights - share * compute) if reduction.overlaps else gradients + weights
+    hidden = share * compute * 2 / 3 / (1 if reduction.every_micro_batch else batches) if reduction.overlaps else 0.0
+    return weights + max(0.0, gradients - hidden)
 
 
 def bubble_share(config: Config) -> float:
@@ -255,24 +257,23 @@ def _communication_volume(
     return CommunicationVolume(
         tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
         pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
-        data=_data_volume(states, batches),
+        data=int(sum(_sent_by_replicas(states, batches))),
         experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
         # gradients in fp32 to the host, and weights back
         host=states.partition * (SINGLE + states.number_size) if states.offloaded else 0,
     )
 
 
-def _data_volume(states: ModelStates, batches: int) -> int:
-    """Return the bytes of reducing gradients and gathering weights.
+def _sent_by_replicas(states: ModelStates, batches: int) -> tuple[float, float]:
+    """Return the bytes of reducing gradients and of gathering weights in a step.
 
-    Twice the model per step; ZeRO-2 reduces gradients for every micro batch, ZeRO-3 sends the model three times for
-    each.
+    ZeRO gathers weights once, and stage 3 twice for each micro batch.
     """
     sent = sum(parameters * (ranks - 1) / ranks for parameters, ranks in states.partitioned_over)
-    model = sent * states.number_size
-    if states.zero_stage == 3:
-        return int(3 * model * batches)
-    return int(model * ((batches if states.zero_stage == 2 else 1) + 1))
+    reduction = states.gradient_sum
+    gradients = sent * BYTES[reduction.dtype] * reduction.passes * (batches if reduction.every_micro_batch else 1)
+    gathers = 2 * batches if states.zero_stage == 3 else min(states.zero_stage, 1)
+    return gradients, sent * states.number_size * gathers
 
 
 def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, assumed: Assumptions) -> float:

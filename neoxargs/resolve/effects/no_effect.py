@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from neoxargs.base.problems import Problem, listed
+from neoxargs.base.record import replace
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.resolve.effects.switched_off import switched_off_by
@@ -35,26 +36,33 @@ def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Pro
     reasons: dict[tuple[str, str], list[str]] = {}
     for parameter in written:
         if parameter.effect == "none" and parameter.derived:  # computed from other parameters, not what is set
-            yield _warning(config, parameter.name, [parameter.name], parameter.no_effect_reason)
+            what = f"{parameter.name} has no effect: {parameter.no_effect_reason}"
+            yield replace(no_effect(config, [parameter.name], parameter.no_effect_reason), what=what)
         elif parameter.effect == "none":
             reasons.setdefault((parameter.no_effect_reason, ""), []).append(parameter.name)
     for parameter in written:
         if parameter.effect not in ("none", "not built") and (row := switched_off_by(config, parameter.name)):
             reasons.setdefault((row.reason, row.instead), []).append(parameter.name)
     for (reason, instead), names in reasons.items():
-        values = listed((f"{name} ({format_node(node_of(config.get(name)))})" for name in names), "and")
-        yield _warning(config, values, names, reason, instead)
+        yield no_effect(config, names, reason, instead)
 
 
-def _warning(config: Config, values: str, names: list[str], reason: str, instead: str = "") -> Problem:
+def no_effect(config: Config, names: list[str], reason: str, instead: str = "") -> Problem:
+    """Return a warning about parameters that are set. reason: worded for one of them."""
     first, *others = names
-    if others:  # the reason is worded for one parameter
+    values = listed((f"{name} ({format_node(node_of(config.get(name)))})" for name in names), "and")
+    if others:
         reason = re.sub(r"\bit\b", "them", reason.replace("it is", "they are"))
     what = f"{values} {'have' if others else 'has'} no effect: {reason}"
     also = tuple(place for place in map(config.place, others) if place)
     out = f"remove {listed(names, 'and')}"
     hint = f"{instead}, or {out}" if instead else out
     return Problem(what, config.place(first), hint, also, "warning", id="no-effect", about=tuple(names))
+
+
+def differs_from_default(name: str, config: Config) -> bool:
+    """Whether a parameter is set to another value than its default."""
+    return name not in config.broken and _is_set(REGISTRY.parameters[name], config)
 
 
 def _is_set(parameter: Parameter, config: Config) -> bool:

@@ -27,6 +27,7 @@ from neoxargs.train.checkpoint.weights_by_name import (
     saved_layout,
 )
 from neoxargs.train.deepspeed import interface, swap
+from neoxargs.train.deepspeed.buckets import DIVIDED_FROM
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape
@@ -260,8 +261,10 @@ def restore_counters(engine: interface.Engine, saved: Weights, common: Mapping[s
         engine.lr_scheduler.load_state_dict(common["lr_scheduler"])
     for name in ("global_steps", "global_samples", "skipped_steps"):
         setattr(engine, name, common[name])
-    # Not strict: with another layout the optimizer may have more groups, for example of experts.
-    for group, theirs in zip(layout.optimizer.param_groups, saved.groups, strict=False):
+    # With another layout the optimizer may have more groups, for example of experts, and other buckets of a group.
+    undivided = {theirs.get(DIVIDED_FROM, number): theirs for number, theirs in enumerate(saved.groups)}
+    for number, group in enumerate(layout.optimizer.param_groups):
+        theirs = undivided.get(group.get(DIVIDED_FROM, number), {})
         # "step": some optimizers count it per group, not per tensor.
         group |= {key: value for key, value in theirs.items() if key == "step" or (key in SCHEDULED and key in group)}
     before, after, outer = saved.loss_scale, None, engine.optimizer

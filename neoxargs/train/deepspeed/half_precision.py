@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.deepspeed import interface
+from neoxargs.train.deepspeed.buckets import reduction_of
 from neoxargs.train.parallel.gradient_norm import gradient_norm, shorten
 from neoxargs.train.process.mesh import Mesh
 
@@ -167,7 +168,7 @@ def grow_scale_after_step(optimizer: Any) -> None:
 def step_without_waiting(engine: interface.Engine, mesh: Mesh) -> None:
     """Let DeepSpeed's bf16 optimizer, if an engine has it, take its steps without waiting for the GPU.
 
-    It accumulates gradients in fp32; every rank has all of them, and updates its partition of the fp32 weights.
+    It accumulates gradients in fp32, and every rank updates its partition of the fp32 weights.
     """
     optimizer = engine.optimizer
     if isinstance(optimizer, interface.Bf16) and optimizer.grad_acc_dtype is torch.float32:
@@ -177,17 +178,20 @@ def step_without_waiting(engine: interface.Engine, mesh: Mesh) -> None:
 @torch.no_grad()
 def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     """Clip by the norm over all ranks, update the weights, and clear the gradients."""
+    own = optimizer.fp32_groups_gradient_flat_partition
+    in_buckets = reduction_of(optimizer) is not None  # then each rank has the means of its own partitions only
     pairs = [
         (weight, gradient)
         for weights, gradients in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
         for weight, gradient in zip(weights, gradients, strict=True)
     ]
-    norm = gradient_norm(pairs, mesh)
+    parts = [(weight, _fragment(weight, gradient)) for weight, gradient in pairs] if in_buckets else pairs
+    norm = gradient_norm(parts, mesh, partitioned=in_buckets)
     vars(optimizer)["_global_grad_norm"] = norm  # which the engine reads; DeepSpeed's own step sets it first
     if optimizer.clip_grad > 0:
-        shorten([gradient for _, gradient in pairs], norm, optimizer.clip_grad)
+        shorten(list(own) if in_buckets else [gradient for _, gradient in pairs], norm, optimizer.clip_grad)
     partitions = optimizer.fp32_groups_flat_partition
-    for partition, gradient in zip(partitions, optimizer.fp32_groups_gradient_flat_partition, strict=True):
+    for partition, gradient in zip(partitions, own, strict=True):
         # Both are fp32 (see `step_without_waiting`), so the cast in DeepSpeed's own step is not needed.
         partition.grad = gradient
     optimizer.optimizer.step()
@@ -196,3 +200,11 @@ def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     # Casts this rank's fp32 partition to bf16 and gathers those of the other data parallel ranks.
     optimizer.update_lp_params()
     optimizer.clear_hp_grads()
+
+
+def _fragment(weight: Any, gradient: Tensor) -> Tensor | None:
+    """Return the elements of a gradient that lie in this rank's partition."""
+    if weight._hp_mapping is None:
+        return None
+    address = weight._hp_mapping.lp_fragment_address
+    return gradient.flatten().narrow(0, address.start, address.numel)

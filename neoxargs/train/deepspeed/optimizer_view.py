@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from neoxargs.train.deepspeed import interface
+from neoxargs.train.deepspeed import buckets, interface
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.gradient_norm import counts_here
 from neoxargs.train.parallel.layers import is_expert
@@ -138,6 +138,8 @@ def before_reduction(engine: interface.Engine, hook: Callable[[Sequence[tuple[st
             reduce_bucket(dtype)
 
         interface.replace(zero, _DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads=of_bucket)
+    elif ours := buckets.reduction_of(zero):
+        ours.watchers.append(hook)
     else:
         reduce = engine.buffered_allreduce_fallback
 
@@ -175,8 +177,9 @@ def stored_gradient(weight: nn.Parameter) -> Tensor | None:
     """
     if not isinstance(weight, interface.Linked):
         return weight.grad
-    # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned; a weight's index counts
-    # those in the partition only.
+    # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned (those
+    # outside of the partition are not valid if train.py reduces them in buckets). A weight's index counts those in the
+    # partition only.
     full: Tensor | None = getattr(weight, "_hp_grad", None)
     if full is not None or weight._hp_mapping is None:
         return full

@@ -19,10 +19,12 @@ from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
+from neoxargs.facts.gradient_sum import bucket_elements
 from neoxargs.facts.model import rows_for
 from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit
 from neoxargs.facts.vocab import too_few_rows
-from neoxargs.train.deepspeed import expert_groups, half_precision, interface, patches, skip_steps, swap
+from neoxargs.train.deepspeed import buckets, expert_groups, half_precision, interface, patches, skip_steps, swap
+from neoxargs.train.deepspeed.pipeline_module import send_within
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
@@ -51,6 +53,9 @@ from neoxargs.train.parallel.layers import Ranks, VocabEmbedding, Weights
 from neoxargs.train.parallel.widths import Widths
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import suppress_output
+
+#: DeepSpeed's names of the type.
+FP32 = ("fp32", "float32", "float", "torch.float32", "torch.float")
 
 
 def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True) -> Trainer:
@@ -86,6 +91,8 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     if compiles:
         loss, samples = Loss.of(config, vocabulary, weights.ranks), engine.train_micro_batch_size_per_gpu()
         check_gradients(module, config, samples, loss, weights.ranks, device)
+    if pipelined and mesh.pipe.group is not None:
+        send_within(mesh.pipe.group)
     timing.install(engine, json)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
@@ -174,18 +181,19 @@ def zero3_partitioning(config: Config, json: dict[str, Any], mesh: Mesh) -> Abst
 
 def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: Widths | None) -> Any:
     """Return DeepSpeed's engine with optimizer and schedule; raise Problems if the optimizer cannot be built."""
-    groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
-    if widths is not None:
-        groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
-    if (config.optimizer.type or "").lower() == "muon":
-        groups = muon.divide_groups(groups, named_weights(module))
-    groups = optimizer.with_expert_groups(groups, expert_groups.group_name(mesh))
-    own_optimizer: Any = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
     # Not for 1-bit optimizers: they average the momentum of all ranks, so none may hold only a partition.
     if not onebit and _needs_zero1(json):
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
     json = _with_fp32_sums(config, json)
+    in_buckets = not onebit and _reduces_in_buckets(json, mesh)
+    # Weights of several pipeline stages, whose gradients these sum after the backward pass.
+    tied = [weight for weight, _ in module.get_tied_weights_and_groups()] if isinstance(module, PipelineModule) else []
+    groups = _parameter_groups(config, module, mesh, widths)
+    if in_buckets:
+        size = bucket_elements(config.zero_optimization.reduce_bucket_size, mesh.data.size)
+        groups = buckets.divide_groups(groups, size, apart=tied)
+    own_optimizer: Any = optimizer.build(config, groups, mesh.data)
     schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)
     try:
         with own_optimizer.unpartitioned() if onebit else nullcontext():
@@ -208,11 +216,25 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
     patches.link_reordered(engine.optimizer)
     half_precision.grow_scale_after_step(engine.optimizer)
     half_precision.step_without_waiting(engine, mesh)
+    if in_buckets:
+        overlaps = json.get("zero_optimization", {}).get("overlap_comm") is not False
+        buckets.BucketReduction(engine, mesh.data.size, overlaps, late=tied)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
         own_optimizer.attach(engine)
     if isinstance(own_optimizer, Lamb | muon.Orthogonal):
         own_optimizer.attach(engine, mesh)
     return engine
+
+
+def _parameter_groups(
+    config: Config, module: nn.Module, mesh: Mesh, widths: Widths | None
+) -> optimizer.ParameterGroups:
+    groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
+    if widths is not None:
+        groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
+    if (config.optimizer.type or "").lower() == "muon":
+        groups = muon.divide_groups(groups, named_weights(module))
+    return optimizer.with_expert_groups(groups, expert_groups.group_name(mesh))
 
 
 def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any) -> Any:
@@ -250,13 +272,29 @@ def _with_fp32_sums(config: Config, json: dict[str, Any]) -> dict[str, Any]:
         bf16=bool(json.get("bf16", {}).get("enabled")),
         micro_batches=json.get("gradient_accumulation_steps") or config.batch.gradient_accumulation_steps or 1,
         chosen=chosen,
-        offloaded=(zero.get("offload_optimizer") or {}).get("device", "none") != "none",
+        offloaded=_offloads(json),
         optimizer=config.optimizer.type or "",
     )
     if not in_fp32 or not zero.get("stage", 0):  # without ZeRO, DeepSpeed has one type for everything
         return json
     json = {**json, "data_types": {**json.get("data_types", {}), "grad_accum_dtype": chosen or "fp32"}}
     return {**json, "communication_data_type": json.get("communication_data_type") or "fp32"}
+
+
+def _reduces_in_buckets(json: dict[str, Any], mesh: Mesh) -> bool:
+    """Whether DeepSpeed builds its optimizer for bf16 with sums in fp32, and these are also reduced in fp32.
+
+    Like `gradient_sum` of a configuration. json: with the types of `_with_fp32_sums`.
+    """
+    in_bf16, stage = json.get("bf16", {}).get("enabled"), json.get("zero_optimization", {}).get("stage", 0)
+    types = json.get("data_types", {}).get("grad_accum_dtype"), json.get("communication_data_type")
+    in_fp32 = all(name in FP32 for name in types)
+    return bool(in_bf16 and stage == 1 and in_fp32 and not _offloads(json) and mesh.data.size > 1)
+
+
+def _offloads(json: dict[str, Any]) -> bool:
+    offload = json.get("zero_optimization", {}).get("offload_optimizer") or {}
+    return bool(offload.get("device", "none") != "none")
 
 
 def _needs_zero1(json: dict[str, Any]) -> bool:

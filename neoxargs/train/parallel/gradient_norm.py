@@ -12,24 +12,32 @@ from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 
 
-def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh: Mesh, averaged: bool = True) -> Tensor:
+def gradient_norm(
+    gradients: Sequence[tuple[nn.Parameter, Tensor | None]],
+    mesh: Mesh,
+    averaged: bool = True,
+    partitioned: bool = False,
+) -> Tensor:
     """Return the 2-norm over all tensor, pipeline and expert ranks, () in fp32; each weight counts once. Collective.
 
     averaged: whether gradients are averaged over the data parallel ranks. If not, each rank has different gradients,
-    and the norm is the root mean square of the ranks' norms.
+    and the norm is the root mean square of the ranks' norms. partitioned: whether each of these ranks has other
+    elements of the averages, and of a weight maybe none.
     """
     counted = [
         gradient
         for weight, gradient in gradients
         # Ranks that divide the experts have equal copies of all other weights, which the first of them counts.
-        if gradient is not None and counts_here(weight, mesh) and (mesh.expert.rank == 0 or is_expert(weight))
+        if gradient is not None
+        and counts_here(weight, mesh)
+        and (partitioned or mesh.expert.rank == 0 or is_expert(weight))
     ]
     total = torch.zeros((), device=gradients[0][0].device)
     if counted:
         # In fp32: the square of an fp16 gradient overflows above 256, and bf16 keeps 8 significant bits of a sum.
         total = torch.stack(torch._foreach_norm(counted, 2, torch.float32)).square().sum()
     # Also on a rank that counts nothing, because the others of its group wait for it.
-    for axis in (mesh.tensor, mesh.pipe, mesh.expert):
+    for axis in (mesh.tensor, mesh.pipe, mesh.data if partitioned else mesh.expert):
         if axis.size > 1:
             all_reduce(total, group=axis.group)
     if not averaged and mesh.data.size > 1:

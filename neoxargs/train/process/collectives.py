@@ -61,6 +61,17 @@ def broadcast(x: Tensor, source: int, group: dist.ProcessGroup | None = None, as
     return channel.broadcast(x, _ranks(group).index(source))
 
 
+def reduce_scatter(own: Tensor, x: Tensor, group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
+    """Sum the flat x over the ranks into `own`, this rank's part of x of as many equal parts; others are undefined."""
+    channel = _channel(x, group)
+    if channel is None:
+        # The newer name of the same function, in torch from 2.13.
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return scatter(own, x, group=group, async_op=async_op)
+    reduction = channel.start_all_reduce(x)
+    return reduction if async_op else reduction.wait()
+
+
 def _ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     return tuple(dist.get_process_group_ranks(group))
 
