@@ -13,7 +13,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, close_matches, listed
 from neoxargs.config.config import Config
-from neoxargs.facts.gradient_sum import gradient_sum
+from neoxargs.facts.gradient_sum import GradientSum, gradient_sum
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.layout import NOT_COUNTED, is_counted, layer_pattern, pipeline_layers
 from neoxargs.facts.objectives import OBJECTIVES
@@ -103,8 +103,8 @@ def _muon_on_shards(config: Config) -> Iterator[Problem]:
 
 def _sums_with_less_precision(config: Config) -> Iterator[Problem]:
     """Yield a warning if the user lets the ranks sum gradients in fewer bits than each rank does."""
-    name, reduction = "communication_data_type", gradient_sum(config)
-    if not reduction.rounds:
+    name, reduction = "communication_data_type", _gradient_sum(config)
+    if reduction is None or not reduction.rounds:
         return
     what = (
         f"{name} ({reduction.dtype}) rounds the gradients that each rank sums in {reduction.accumulated}, and again at "
@@ -113,6 +113,12 @@ def _sums_with_less_precision(config: Config) -> Iterator[Problem]:
     )
     hint = f"remove {name}, so that train.py sums them in {reduction.accumulated}"
     yield Problem(what, config.place(name), hint, (), "warning", id="gradients-rounded", about=(name,))
+
+
+def _gradient_sum(config: Config) -> GradientSum | None:
+    """Return how gradients are summed over replicas; None as long as their number is not known."""
+    known = all(isinstance(config.get(name), int) for name in ("world_size", "gradient_accumulation_steps"))
+    return gradient_sum(config) if known else None
 
 
 #: Settings of how DeepSpeed's ZeRO reduces gradients, which its optimizer for bf16 does not have.
@@ -125,8 +131,8 @@ def _other_sums(config: Config) -> Iterator[Problem]:
 
     Not with one replica, where none matters: the same file is used on other layouts.
     """
-    reduction = gradient_sum(config)
-    if not config.zero_optimization.stage or reduction.way not in ("buckets", "all-reduce"):
+    reduction = _gradient_sum(config)
+    if reduction is None or config.zero_optimization.stage != 1 or reduction.way not in ("buckets", "all-reduce"):
         return
     reason = "train.py itself reduces gradients that are summed in fp32 with bf16 and ZeRO stage 1"
     settings: tuple[str, ...] = OF_ZERO

@@ -77,7 +77,8 @@ def gradient_sum(config: Config, ours: bool = True) -> GradientSum:
     zero, precision, kind = config.zero_optimization, config.precision.precision, config.optimizer.type or ""
     ranks, pipelined = Layout.of(config).data, config.parallel.pipe_parallel_size >= 1
     own = {"bfloat16": "bf16"}.get(precision, precision)
-    stage = zero.stage or int(own != "fp32" and not is_onebit(kind) and (ours or pipelined))
+    chosen = zero.stage if isinstance(zero.stage, int) else 0  # a list of stages that the autotuner tries
+    stage = chosen or int(own != "fp32" and not is_onebit(kind) and (ours or pipelined))
     offloaded = bool(stage) and config.offload_optimizer.device != "none"
     in_fp32 = own == "fp32" or accumulates_in_fp32(
         bf16=own == "bf16",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.facts.gradient_sum import BYTES
 from neoxargs.plan.command import plan_and_suggest
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.options import PlanOptions
@@ -91,7 +92,10 @@ def test_experts_are_divided_and_reduced_among_the_ranks_that_have_them(tmp_path
     rest = after.parameters - after.of_experts
     assert rest == before.parameters - before.of_experts
     # 8 replicas, of which 2 have the same experts
-    size = ModelStates(plan.config, after).number_size
-    assert plan.speed.volume.data == pytest.approx(2 * size * (rest * 7 / 8 + after.of_experts / 2))
+    states = ModelStates(plan.config, after)
+    gradients = BYTES[states.gradient_sum.dtype] * states.gradient_sum.passes
+    assert plan.speed.volume.data == pytest.approx(
+        (states.number_size + gradients) * (rest * 7 / 8 + after.of_experts / 2)
+    )
     assert ModelStates(plan.config, after).partition == -(-rest // 8) + -(-after.of_experts // 2)
     pinned(to_text(plan, []), "per layer")
