@@ -71,6 +71,8 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     json = swap.with_own_folders(json)
     weights, shared = _parts(config, mesh)
     pipelined = config.parallel.pipe_parallel_size >= 1
+    if pipelined and mesh.pipe.group is not None:  # before the engine is built, which sends too
+        send_within(mesh.pipe.group)
     with suppress_output():
         module = (
             pipeline(config, vocabulary, weights, shared, mesh)
@@ -91,8 +93,6 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     if compiles:
         loss, samples = Loss.of(config, vocabulary, weights.ranks), engine.train_micro_batch_size_per_gpu()
         check_gradients(module, config, samples, loss, weights.ranks, device)
-    if pipelined and mesh.pipe.group is not None:
-        send_within(mesh.pipe.group)
     timing.install(engine, json)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
