@@ -11,7 +11,7 @@ from typing import Literal
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
-from neoxargs.facts.optimizer_state import accumulates_in_fp32, is_onebit
+from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit
 
 #: Significant bits of a type, and the bytes of a number.
 BITS = {"fp32": 24, "fp16": 11, "bf16": 8}
