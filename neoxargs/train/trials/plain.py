@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain, islice
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
@@ -24,6 +26,7 @@ from neoxargs.train.model.experts.layer import Experts
 from neoxargs.train.model.experts.router import BALANCE, Z
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process import setup
+from neoxargs.train.reference_model import NEEDED_BY
 from neoxargs.train.run import model_and_data
 from neoxargs.train.track.tracker import Step
 from neoxargs.train.trials import properties
@@ -43,28 +46,49 @@ class Objective:
             if isinstance(layer, Experts):
                 layer.losses = self.terms
         model.checkpoint_layers = 0  # the terms are those of the one forward pass
-        if config.post_training.train_impl == "normal":
+        #: The weights of the untrained model, if the loss compares with it.
+        self.reference: dict[str, Tensor] = {}
+        if config.post_training.train_impl in NEEDED_BY:
+            self.reference = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        elif config.post_training.train_impl == "normal":
             model.loss = self._cross_entropy  # type: ignore[assignment]
         self._penalty: Tensor | float = 0.0
 
     def __call__(self, batch: MicroBatch, share: float, of_terms: float) -> tuple[Tensor, float]:
         """Return what is minimised, (), and the reported loss. share, of_terms: of the step's batch."""
         self.terms.found.clear()
+        if self.reference:
+            batch = replace(batch, reference=self._of_answers(batch))
         loss: Tensor = self.model(**vars(batch))
         added = sum(self.coefficients.get(name, 0.0) * value for name, value in self.terms.found)
         return (loss + self._penalty) * share + added * of_terms, float(loss) * share
 
     def _cross_entropy(self, readout: Readout, batch: MicroBatch) -> Tensor:
-        embedding = self.config.embedding
-        rows = self.vocabulary.padded if embedding.softmax_over_padding else self.vocabulary.size
-        logits_TV = F.linear(readout.hidden, readout.weight)[..., :rows].flatten(0, -2).float()
-        if bound := embedding.final_logit_softcapping:
-            logits_TV = bound * torch.tanh(logits_TV / bound)
-        labels_T = batch.labels.flatten()
-        logits_TV, labels_T = logits_TV[labels_T != IGNORED], labels_T[labels_T != IGNORED]
+        counted_T = batch.labels.flatten() != IGNORED
+        logits_TV, labels_T = self._logits(readout)[counted_T], batch.labels.flatten()[counted_T]
         count = max(len(labels_T), 1)
         self._penalty = self.config.post_training.z_loss * logits_TV.logsumexp(-1).square().sum() / count
         return F.cross_entropy(logits_TV, labels_T, reduction="sum") / count
+
+    @torch.no_grad()
+    def _of_answers(self, batch: MicroBatch) -> Tensor:
+        """Return the reference model's log-probability of each answer, (B); 0 for one without preference."""
+
+        def losses(readout: Readout, _: MicroBatch) -> Tensor:
+            labels_T = batch.labels.flatten()
+            return F.cross_entropy(self._logits(readout), labels_T, reduction="none", ignore_index=IGNORED)
+
+        loss, self.model.loss = self.model.loss, losses  # type: ignore[assignment]
+        losses_T: Tensor = functional_call(self.model, self.reference, (), vars(batch))
+        self.model.loss = loss
+        return -losses_T.view_as(batch.labels).sum(1) * (not self.config.post_training.dpo_reference_free)
+
+    def _logits(self, readout: Readout) -> Tensor:
+        embedding = self.config.embedding
+        rows = self.vocabulary.padded if embedding.softmax_over_padding else self.vocabulary.size
+        logits_TV = F.linear(readout.hidden, readout.weight)[..., :rows].flatten(0, -2).float()
+        bound = embedding.final_logit_softcapping
+        return bound * torch.tanh(logits_TV / bound) if bound else logits_TV
 
 
 class _Terms(AddedLosses):
@@ -122,6 +146,8 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
 def _properties(config: Config, objective: Objective, batch: MicroBatch) -> Properties:
     if config.moe.moe_num_experts > 1:  # no slopes: a small step may send tokens to other experts
         return _of_routers(config.moe.moe_num_experts, objective, batch)
+    if config.post_training.train_impl == "kto":  # its loss has a part without gradient
+        return {}
     found = properties.of_gradients(objective.model, lambda: objective(batch, 1.0, 1.0)[0])
     if config.post_training.train_impl == "normal":
         with torch.no_grad():

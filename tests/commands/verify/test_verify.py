@@ -36,6 +36,13 @@ LION = DENSE.replace("Adam", "Lion")
 MUON = DENSE.replace("Adam", "Muon")
 #: BASE: the shapes of `small_gpt.SMALL`, whose layers are half as wide as those of the small run.
 MUP = DENSE + "use_mup: true\nbase_shapes_file: BASE\n"
+DPO = DENSE + "train_impl: dpo\ndataset_impl: pairwise\npack_impl: unpacked\n" + "".join(
+    f"{side}_{part}{kind}_data_paths: [{side}]\n"
+    for side in ("pos", "neg") for part in ("train", "valid", "test") for kind in ("", "_label")
+)  # fmt: skip
+KTO = DENSE + "train_impl: kto\npack_impl: unpacked\n" + "".join(
+    f"{part}{kind}_data_paths: [a]\n" for part in ("train", "valid", "test") for kind in ("", "_label", "_reward")
+)  # fmt: skip
 STEPS = "steps are those of plain torch"
 ROUTER = "the losses of a router of zeros are those of equal probabilities"
 REPLICAS = "ranks with the same part of the model hold the same numbers"
@@ -110,8 +117,8 @@ def test_planted_faults_are_found(
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(EXPERTS, ()), (ADAPTERS, ("--gpus", "2")), (MUON, ("--gpus", "2")), (MUP, ())],
-    ids=["experts", "adapters", "muon", "mup"],
+    [(EXPERTS, ()), (ADAPTERS, ("--gpus", "2")), (MUON, ("--gpus", "2")), (MUP, ()), (DPO, ()), (KTO, ())],
+    ids=["experts", "adapters", "muon", "mup", "dpo", "kto"],
 )
 def test_nothing_is_contradicted(
     text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
