@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import rates
+from neoxargs.facts.objectives import objective
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.losses.added_losses import AddedLosses, Term
 from neoxargs.train.losses.cross_entropy import IGNORED, Readout
@@ -26,7 +27,6 @@ from neoxargs.train.model.experts.layer import Experts
 from neoxargs.train.model.experts.router import BALANCE, Z
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process import setup
-from neoxargs.train.reference_model import NEEDED_BY
 from neoxargs.train.run import model_and_data
 from neoxargs.train.track.tracker import Step
 from neoxargs.train.trials import properties
@@ -48,7 +48,7 @@ class Objective:
         model.checkpoint_layers = 0  # the terms are those of the one forward pass
         #: The weights of the untrained model, if the loss compares with it.
         self.reference: dict[str, Tensor] = {}
-        if config.post_training.train_impl in NEEDED_BY:
+        if objective(config.post_training.train_impl).reference:
             self.reference = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         elif config.post_training.train_impl == "normal":
             model.loss = self._cross_entropy  # type: ignore[assignment]
@@ -111,12 +111,12 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
     config = arguments.config
     model, batches = model_and_data(arguments, process)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    objective, updates = Objective(config, model), optimizer(config, trained)
+    minimise, updates = Objective(config, model), optimizer(config, trained)
     rate, clip = rates(config), config.get("gradient_clipping")
     accumulated, found = config.batch.gradient_accumulation_steps, list[Step]()
     model.train()
     first = next(batches)
-    tried = _properties(config, objective, first)
+    tried = _properties(config, minimise, first)
     batches = chain([first], batches)
     for iteration in range(config.training.train_iters):
         step = list(islice(batches, accumulated))
@@ -126,7 +126,7 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
         updates.zero_grad(set_to_none=False)
         loss = 0.0
         for batch, share in zip(step, shares, strict=True):
-            minimised, reported = objective(batch, share, 1 / accumulated)
+            minimised, reported = minimise(batch, share, 1 / accumulated)
             minimised.backward()
             loss += reported
         gradients = {name: float(weight.grad.norm()) for name, weight in trained.items() if weight.grad is not None}
@@ -143,27 +143,27 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
     return model, found, tried
 
 
-def _properties(config: Config, objective: Objective, batch: MicroBatch) -> Properties:
+def _properties(config: Config, minimise: Objective, batch: MicroBatch) -> Properties:
     if config.moe.moe_num_experts > 1:  # no slopes: a small step may send tokens to other experts
-        return _of_routers(config.moe.moe_num_experts, objective, batch)
+        return _of_routers(config.moe.moe_num_experts, minimise, batch)
     if config.post_training.train_impl == "kto":  # its loss has a part without gradient
         return {}
-    found = properties.of_gradients(objective.model, lambda: objective(batch, 1.0, 1.0)[0])
+    found = properties.of_gradients(minimise.model, lambda: minimise(batch, 1.0, 1.0)[0])
     if config.post_training.train_impl == "normal":
         with torch.no_grad():
-            found |= properties.of_attention(lambda change: objective(change(batch), 1.0, 1.0)[1], config)
+            found |= properties.of_attention(lambda change: minimise(change(batch), 1.0, 1.0)[1], config)
     return found
 
 
-def _of_routers(experts: int, objective: Objective, batch: MicroBatch) -> Properties:
+def _of_routers(experts: int, minimise: Objective, batch: MicroBatch) -> Properties:
     """Return the terms of routers of zeros, and what follows from equal probabilities of all experts."""
-    weights = [weight for name, weight in objective.model.named_parameters() if name.endswith("router.weight")]
+    weights = [weight for name, weight in minimise.model.named_parameters() if name.endswith("router.weight")]
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         for weight in weights:
             weight.zero_()
-    objective(batch, 1.0, 1.0)
-    terms = dict(objective.terms.found)
+    minimise(batch, 1.0, 1.0)
+    terms = dict(minimise.terms.found)
     with torch.no_grad():
         for weight, old in zip(weights, before, strict=True):
             weight.copy_(old)
