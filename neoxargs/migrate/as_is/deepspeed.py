@@ -52,6 +52,8 @@ RULES: dict[str, Literal["error", "warning"]] = {
 FILLED_IN = {
     *AUTO_VALUES, "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
 }  # fmt: skip
+#: Keys of which DeepSpeed takes any text, although it has choices or lists in mind.
+ANY_TEXT = {"comet.mode", *(f"zero_optimization.leaf_module.{name}" for name in ("classes", "name_suffixes", "names"))}
 #: Key -> the names that DeepSpeed knows; others can be those of torch.
 NAMED = {
     "optimizer.type": tuple(optimizers.OPTIMIZERS),
@@ -238,7 +240,9 @@ def _of_value(name: str, entry: Entry, wanted: Any, found: dict[str, Entry]) -> 
     if wanted is None:
         what, hint = f"{name} ({format_node(node)}) must be a section", "write { ... }"
         return _value(what, node, hint, name in strict_keys())
-    refused = (is_strict and not _accepts(wanted, node.to_python())) or (name in BATCH and not (number(node) or 0) > 0)
+    value = node.to_python()
+    refused = is_strict and not _accepts(wanted, value) and not (name in ANY_TEXT and isinstance(value, str))
+    refused = refused or (name in BATCH and value is not None and not (number(node) or 0) > 0)
     try:
         value = coerce(node, wanted)
     except Mismatch as mismatch:

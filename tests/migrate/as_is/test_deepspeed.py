@@ -86,6 +86,9 @@ ACCEPTED: dict[str, list[Any]] = {
     "flops_profiler.enabeld": [True],
     "steps_per_print": ["often"],
     "gradient_clipping": ["auto"],
+    "gradient_accumulation_steps": [None],
+    "zero_optimization.leaf_module.classes": ["Layer"],
+    "comet.mode": ["any"],
 }
 
 
