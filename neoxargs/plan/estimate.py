@@ -139,10 +139,15 @@ class Plan:
 
     @property
     def memory_error(self) -> float:
-        """Factor of the 80 % interval of device memory, and of host memory."""
+        """Factor of the 80 % interval of device memory."""
         assumed = self.target.assumed
         is_beyond = any(reason != UNNAMED for reason in self.beyond)
         return assumed.error_memory * assumed.beyond_memory if is_beyond else assumed.error_memory
+
+    @property
+    def host_error(self) -> float:
+        """Factor of the 80 % interval of host memory: on a CPU, that of its device memory."""
+        return self.memory_error if self.target.device.kind == "cpu" else self.target.assumed.error_host
 
     @property
     def odds(self) -> float | None:
@@ -150,7 +155,7 @@ class Plan:
         device = None if self.usable is None else odds(self.fullest.peak, self.usable, self.memory_error)
         if self.target.host_memory is None:
             return device
-        return min(odds(self.host_peak, self.usable_host_memory, self.memory_error), 1.0 if device is None else device)
+        return min(odds(self.host_peak, self.usable_host_memory, self.host_error), 1.0 if device is None else device)
 
     @property
     def as_fast(self) -> float:

@@ -233,7 +233,8 @@ def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
         "construction": states.construction_peak(held, zero_init)[1],
         "offloaded": states.host_memory(held),
         "pinned": states.pinned_memory(held),
+        "rounding": states.lost_to_pinning(held) if sizes.kind == "cuda" else 0,
         "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if in_cpu else 0,
         "saving": states.saved_copies(held),
-        "processes": held.assumed.bytes_of("process"),
+        "processes": held.assumed.bytes_of("process" if sizes.kind == "cpu" else "gpu_process"),
     }

@@ -228,12 +228,43 @@ def host_memory(states: ModelStates) -> int:
 
 
 def pinned_memory(states: ModelStates) -> int:
-    """Bytes of pinned host memory: copies of 16-bit gradients or weights, and buffers for weights on NVMe."""
+    """Bytes of pinned host memory: 16-bit copies of gradients or weights, and buffers for weights on NVMe."""
     options = states.config.offload_param
     weights_on_disk = states.weights_offloaded and options.device == "nvme"
     copies = states.partition if states.offloaded or (states.weights_offloaded and not weights_on_disk) else 0
     buffers = options.buffer_count * options.buffer_size if weights_on_disk else 0
-    return (copies + buffers) * states.number_size
+    return (copies + buffers) * states.number_size + accumulated_on_host(states)
+
+
+def accumulated_on_host(states: ModelStates) -> int:
+    """Bytes of the buffers, one per weight, in which stages 1 and 2 accumulate gradients of several micro batches."""
+    several = states.config.batch.gradient_accumulation_steps > 1 and not states.pipelined
+    in_memory = states.offloaded and states.zero_stage < 3
+    return states.partition * states.number_size if in_memory and several else 0
+
+
+def lost_to_pinning(states: ModelStates) -> int:
+    """Bytes of pinned host memory that hold nothing.
+
+    torch rounds each pinned buffer up to a power of two (`ATen/core/CachingHostAllocator.h`), and keeps the freed ones:
+    those of single weights, which ZeRO-3 copies to one buffer when all have been created.
+    """
+    if not states.assumed.pinned_rounding:
+        return 0
+    config, buffers, single = states.config, list[int](), 0.0
+    copies, rounded = states.partition * states.number_size, states.assumed.pinned_tensors
+    if states.offloaded and not states.on_disk and config.offload_optimizer.pin_memory:
+        if states.zero_stage == 3:
+            group, offloaded = config.zero_optimization.sub_group_size, states.offloaded_parameters
+            buffers += [group * SINGLE] * (offloaded // group) + [offloaded % group * SINGLE, copies]
+        else:
+            buffers += [states.partition * SINGLE] * 2 + [copies]
+            single += accumulated_on_host(states) * (rounded - 1)
+    if states.weights_offloaded and config.offload_param.device == "cpu":
+        held = states.weights_partition * states.number_size
+        buffers.append(held)
+        single += held * rounded if config.offload_param.pin_memory else 0
+    return sum((1 << (size - 1).bit_length()) - size for size in buffers if size) + int(single)
 
 
 def saved_copies(states: ModelStates) -> int:

@@ -93,7 +93,7 @@ def _cards(plan: Plan) -> str:
     rate = ranged(speed.tokens_per_second, error, format_number)
     cards = [
         ("peak memory", ranged(peak, plan.memory_error, format_bytes), share),
-        ("host memory", ranged(plan.host_peak, plan.memory_error, format_bytes), f"host with {ranks_per_host(plan)}"),
+        ("host memory", ranged(plan.host_peak, plan.host_error, format_bytes), f"host with {ranks_per_host(plan)}"),
         ("speed", f"{ranged(speed.tflops_per_device, error, format_number)} TFLOP/s",
          f"per device, {format_percent(plan.peak_share, 1)} of its peak rate; {rate} tokens/s"),
         ("training", ranged(speed.total, error, format_duration),

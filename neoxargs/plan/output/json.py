@@ -40,7 +40,7 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion], left_out: Sequence[Pr
         "host": {
             "peak": plan.host_peak,
             "memory": plan.target.host_memory,
-            "interval": {"peak": Interval.of(plan.host_peak, plan.memory_error)},
+            "interval": {"peak": Interval.of(plan.host_peak, plan.host_error)},
         },
         "speed": _speed(plan.speed, plan.time_error)
         | {"peak_share": plan.peak_share, "bubble_share": bubble_share(plan.config)},

@@ -148,12 +148,12 @@ def _bars(plan: Plan) -> Iterator[str]:
 
 
 def _host(plan: Plan) -> Iterator[str]:
-    host_memory = ranged(plan.host_peak, plan.memory_error, format_bytes)
+    host_memory = ranged(plan.host_peak, plan.host_error, format_bytes)
     if plan.target.device.kind == "cpu":
         yield f"{host_memory} on a host with {ranks_per_host(plan)}, including the ranks' memory"
         return
     parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
-    words = {"processes": "Python and torch", "saving": "copies for saving"}
+    words = {"processes": "Python and torch", "saving": "copies for saving", "rounding": "lost to pinning"}
     each = ", ".join(f"{words.get(part, part)} {format_bytes(number)}" for part, number in parts.items() if number)
     yield f"{host_memory} on a host with {ranks_per_host(plan)}; per rank: {each}"
 

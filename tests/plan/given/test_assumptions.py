@@ -43,6 +43,8 @@ NEEDED = {
     "disk_link": ([], ["pipe_parallel_size=0", "zero_optimization.stage=3",
                        "zero_optimization.offload_optimizer.device=nvme",
                        "zero_optimization.offload_optimizer.nvme_path=/disk"]),
+    "pinned_rounding": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
+    "pinned_tensors": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
     "expert_imbalance": ([], ["moe_num_experts=4", "moe_expert_interval=1"]),
     "matmul_single": ([], ["precision=fp32"]),
     "error_time_one": ([], ["model_parallel_size=1", "pipe_parallel_size=0"]),
@@ -52,11 +54,12 @@ NEEDED = {
 VALUES = {
     **{name: 3 for name in NAMES if ROWS[name].unit == "factor of at least 1"},
     "partitioned": 0,
+    "pinned_rounding": 0,
     "expert_imbalance": 2,
     "logits_at_once": 1e6,
     "link_hosts": 0.1,
 }
-DEVICES = {"matmul_volta": "V100-32GB", "matmul_hopper": "H100", "attention_hopper": "H100"}
+DEVICES = {"process": "CPU", "matmul_volta": "V100-32GB", "matmul_hopper": "H100", "attention_hopper": "H100"}
 
 
 def plan_with(path: str, name: str, value: float | None) -> Plan:
@@ -79,7 +82,7 @@ def test_each_assumption_changes_the_plan(name: str, middle: str) -> None:
 
 def figures(plan: Plan) -> tuple[object, ...]:
     memory = plan.usable, plan.host_peak, plan.usable_host_memory
-    intervals = plan.time_error, plan.memory_error, plan.as_fast
+    intervals = plan.time_error, plan.memory_error, plan.host_error, plan.as_fast
     return [rank.phases for rank in plan.stage_memory], plan.speed, *memory, *intervals
 
 
