@@ -125,5 +125,5 @@ def test_nothing_is_contradicted(
 ) -> None:
     report = verified(tmp_path, capsys, text, *words)
     assert contradicted(report) == set(), report
-    outcomes = [row["outcome"] for row in report["keys"]]
+    outcomes = [row["outcome"] for row in report["keys"] if "_data_paths" not in row["name"]]
     assert outcomes.count("shown") >= 0.8 * len(outcomes)
