@@ -61,7 +61,7 @@ def _problem(problem: Problem, edited: Edited) -> dict[str, Any]:
 def explain(name: str, text: str, line: int, column: int, gpus: int) -> str:
     """Return what `deepy explain` says of the key at a position, both counted from 0; "" if there is none."""
     Path(name).write_text(text, encoding="utf-8")
-    return Edited(Text(name, text), gpus).described(cursor_at(text.split("\n"), line, column))
+    return Edited(Text(name, text), gpus).described(cursor_at(text.split("\n"), line, column), markdown=False)
 
 
 def complete(text: str, line: int, column: int) -> dict[str, Any]:
