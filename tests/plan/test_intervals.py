@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import re
 from collections import defaultdict
 from dataclasses import replace
 from types import ModuleType
@@ -14,7 +15,7 @@ import pytest
 
 from neoxargs.plan.command import plan_and_suggest, print_plan
 from neoxargs.plan.estimate import Plan
-from neoxargs.plan.given.assumptions import DEFAULT
+from neoxargs.plan.given.assumptions import DEFAULT, ROWS
 from neoxargs.plan.given.errors import odds
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.output.text import to_text
@@ -166,3 +167,17 @@ def test_json_has_intervals_beside_the_values(middle: str, capsys: pytest.Captur
         for name, (low, high) in holder["interval"].items():
             assert low < holder[name] < high and low * high == pytest.approx(holder[name] ** 2)
     assert found["odds"] == 1 and found["beyond"] == []
+
+
+def test_the_page_has_the_factors_of_the_plan() -> None:
+    page, names = (
+        (DOCS / "plan.md").read_text(),
+        ("slowdown", *(name for name in ROWS if name.startswith(("error_", "beyond_")))),
+    )
+    rows = re.findall(r"^\| (`(?:slowdown|error|beyond)\S*`(?:, `\S+`)*) \| ([0-9., ]+) \|", page, re.MULTILINE)
+    shown = {
+        name.strip("`"): float(x)
+        for cells, values in rows
+        for name, x in zip(cells.split(", "), values.split(", "), strict=True)
+    }
+    assert shown == {name: ROWS[name].default for name in names}
