@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from neoxargs.base.problems import did_you_mean
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
 #: the decays of Megatron-LM's WSD (`megatron/core/optimizer_param_scheduler.py`).
@@ -24,7 +26,7 @@ CONSTANT, INVERSE = "constant", "inverse-square-root"
 STYLES = (CONSTANT, *LEFT, INVERSE)
 KEYS = ("style", "until", "from", "to")
 #: `2000`, `30%`, `20B tokens`, `5M samples`.
-LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)\s*(%|tokens|samples|iterations|)", re.IGNORECASE)
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(|%)|([KMBT]?)\s*(token|sample|iteration)s?)", re.IGNORECASE)
 THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -49,19 +51,41 @@ class Sizes(NamedTuple):
 
 
 class PhaseError(Exception):
-    """What is wrong with a phase, its number from 0, and what to write instead."""
+    """What is wrong with the phases: for each problem the number of its phase, from 1, and what to write instead."""
 
-    def __init__(self, number: int, what: str, hint: str) -> None:
-        self.number, self.what, self.hint = number, what, hint
-        super().__init__(number, what, hint)
+    def __init__(self, problems: Sequence[tuple[int, str, str]]) -> None:
+        self.problems = problems
+        super().__init__(problems)
+
+    @property
+    def what(self) -> str:
+        return "; ".join(f"phase {number}: {what}" for number, what, _ in self.problems)
+
+    @property
+    def hint(self) -> str:
+        return "; ".join(dict.fromkeys(hint for _, _, hint in self.problems))
 
 
 def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
-    """Return the phases of `lr_schedule`. Raises PhaseError for the first that is wrong."""
+    """Return the phases of `lr_schedule`. Raises PhaseError with everything that is wrong."""
+    problems: list[tuple[int, str, str]] = []
+    for number, given in enumerate(listed, 1):
+        problems += ((number, *problem) for problem in _wrong(given, number == 1, number == len(listed), sizes))
     found: list[Phase] = []
-    for number, given in enumerate(listed):
-        is_last = number == len(listed) - 1
-        found.append(_phase(number, given, found[-1] if found else None, lr, sizes, is_last))
+    for number, given in enumerate([] if problems else listed, 1):
+        phase = _phase(given, found[-1] if found else None, lr, sizes)
+        begin = found[-1].until if found else 0
+        if phase.until > begin:
+            found.append(phase)
+        elif "until" in given:
+            what = f"until ({phase.until:,} iterations) must be after the end of the phase before it ({begin:,})"
+            problems.append((number, what, "put the phases in the order of their ends"))
+            break
+        else:
+            what = f"until ({begin:,} iterations) must be before the end of the run ({sizes.iterations:,}), where the "
+            problems.append((number - 1, f"{what}last phase ends", "end it earlier, or increase train_iters"))
+    if problems:
+        raise PhaseError(problems)
     return found
 
 
@@ -83,49 +107,46 @@ def _within(phase: Phase, begin: int, iteration: int) -> float:
     return phase.end + (phase.start - phase.end) * LEFT[phase.style]((iteration - begin) / (phase.until - begin))
 
 
-def _phase(number: int, given: Any, before: Phase | None, lr: float, sizes: Sizes, is_last: bool) -> Phase:
-    for problem in _wrong(given, before, is_last):
-        raise PhaseError(number, *problem)
+def _phase(given: Mapping[str, Any], before: Phase | None, lr: float, sizes: Sizes) -> Phase:
     begin = before.until if before else 0
-    until = _iterations(given["until"], sizes) if "until" in given else sizes.iterations
-    if until is None:
-        hint = "write iterations (2000), a share of the run (0.3), or a number with a unit (20B tokens, 5M samples)"
-        raise PhaseError(number, f"until ({given['until']!r}) is no length", hint)
-    if until <= begin:
-        what = f"until ({until} iterations) must be after the end of the phase before it ({begin})"
-        raise PhaseError(number, what, "put the phases in the order of their ends")
+    until = (_iterations(given["until"], sizes) if "until" in given else None) or sizes.iterations
     style, start = given["style"], given.get("from", before.end if before else lr)
     if style == INVERSE:
         return Phase(style, until, start, start * math.sqrt(begin / until))
     return Phase(style, until, start, start if style == CONSTANT else given["to"])
 
 
-def _wrong(given: Any, before: Phase | None, is_last: bool) -> Iterator[tuple[str, str]]:
+def _wrong(given: Any, is_first: bool, is_last: bool, sizes: Sizes) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a phase by itself, and what to write instead."""
-    example = "write a phase such as {style: linear, until: 2000, from: 0, to: 3.0e-4}"
     if not isinstance(given, dict):
-        yield f"a phase has the keys {', '.join(KEYS)}; this is {given!r}", example
+        yield f"it is {given!r}, without keys", "write a phase as {style: linear, until: 2000, from: 0, to: 3.0e-4}"
         return
-    if unknown := [key for key in given if key not in KEYS]:
-        yield f"unknown key: {unknown[0]}", f"a phase has the keys {', '.join(KEYS)}"
+    for key in (key for key in given if key not in KEYS):
+        yield f"unknown key: {key}", did_you_mean(str(key), KEYS) or f"a phase has the keys {', '.join(KEYS)}"
     style = given.get("style")
     if style not in STYLES:
-        yield (
-            "style is missing" if style is None else f"style ({style!r}) is not known",
-            f"write one of {', '.join(STYLES)}",
-        )
+        wrong = "style is missing" if style is None else f"style ({style!r}) is not known"
+        yield wrong, did_you_mean(str(style), STYLES) or f"write one of {', '.join(STYLES)}"
+    if style == INVERSE and is_first:
+        yield f"{style} continues a warm-up, so it cannot be the first phase", "put a linear phase before it"
+    yield from _wrong_rates(given)
+    if "until" in given and _iterations(given["until"], sizes) is None:
+        units = "iterations (2000), a share of the run (0.3 or 30%), or a number with a unit (20B tokens, 5M samples)"
+        yield f"until ({given['until']!r}) is no length", f"write {units}"
+    if "until" not in given and not is_last:
+        yield "until is missing", "only the last phase ends with the run by default"
+
+
+def _wrong_rates(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in ("from", "to"):
         value = given.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             yield f"{key} ({value!r}) is no learning rate", "write a number of at least 0"
+    style = given.get("style")
     if style in (CONSTANT, INVERSE) and "to" in given:
         yield f"a phase of style {style} has no end of its own (to)", "remove to"
     if style in LEFT and "to" not in given:
         yield "to is missing", "write the rate at the end of the phase"
-    if style == INVERSE and before is None:
-        yield f"{style} continues a warm-up, so it cannot be the first phase", "put a linear phase before it"
-    if "until" not in given and not is_last:
-        yield "until is missing", "only the last phase ends with the run by default"
 
 
 def _iterations(given: Any, sizes: Sizes) -> int | None:
@@ -134,8 +155,8 @@ def _iterations(given: Any, sizes: Sizes) -> int | None:
     found = LENGTH.fullmatch(text.strip())
     if not found:
         return None
-    number, unit = float(found[1]) * THOUSANDS[found[2].upper()], found[3].lower()
-    of_one = {"": 1, "iterations": 1, "%": 100 / sizes.iterations, "samples": sizes.samples}
+    number, unit = float(found[1]) * THOUSANDS[(found[3] or "").upper()], (found[4] or found[2]).lower()
+    of_one = {"": 1, "iteration": 1, "%": 100 / sizes.iterations, "sample": sizes.samples}
     count = number / of_one.get(unit, sizes.samples * sizes.tokens)
-    is_part = unit in ("", "iterations") and count != int(count)
+    is_part = unit in ("", "iteration") and count != int(count)
     return None if number == 0 or is_part or (unit == "%" and number > 100) else max(1, int(count + 1e-9))

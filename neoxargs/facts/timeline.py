@@ -9,7 +9,7 @@ from functools import cached_property
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
-from neoxargs.facts.lr_schedule import rates
+from neoxargs.facts.lr_schedule import LearningRateCurve, rates
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.optimizers import moments
 from neoxargs.facts.trained import trained_parameters
@@ -64,6 +64,11 @@ class Timeline(Record):
     def tokens_per_iteration(self) -> int:
         return sequences_per_batch(self.config) * self.config.shape.seq_length
 
+    @property
+    def ends_of_phases(self) -> list[int]:
+        """Iterations of `lr_schedule`, counted from 1, in which a phase reaches its last rate."""
+        return [end + 1 for _, end, *_ in LearningRateCurve.of(self.config.get).phases]
+
     @cached_property
     def learning_rate(self) -> list[tuple[int, float]]:
         """Iteration, counted from 1, and its learning rate: evenly spaced, with the first, the highest and the last.
@@ -72,9 +77,10 @@ class Timeline(Record):
         """
         rate, step = rates(self.config), max(1, self.iterations // POINTS)
         first, last = min(self.start + 1, self.iterations), self.iterations
-        curve = {iteration: rate(iteration - 1) for iteration in {*range(first, last + 1, step), last}}
+        ends = {end for end in self.ends_of_phases if first <= end <= last}
+        curve = {iteration: rate(iteration - 1) for iteration in {*range(first, last + 1, step), *ends, last}}
         # The peak lies between two points.
-        highest = max(curve, key=curve.__getitem__)
+        highest = max(sorted(curve), key=curve.__getitem__)
         near = range(max(first, highest - step), min(last, highest + step) + 1)
         peak = max(near, key=lambda iteration: rate(iteration - 1))
         return sorted({**curve, peak: rate(peak - 1)}.items())

@@ -15,10 +15,10 @@ MAX_SAVES = 4
 
 
 def learning_rate(timeline: Timeline) -> str:
-    """Return the learning rate at the beginning, its peak, in between and at the end."""
+    """Return the learning rate at the beginning, its peak, at the ends of phases or in between, and at the end."""
     rate, first, last = rates(timeline.config), timeline.start, timeline.iterations
     peak, _ = max(timeline.learning_rate, key=lambda point: point[1])
-    between = (round(first + share * timeline.left) for share in SHARES)
+    between = timeline.ends_of_phases or [round(first + share * timeline.left) for share in SHARES]
     chosen = {iteration for iteration in (first + 1, peak, *between, last) if first < iteration <= last} or {last}
     return ", ".join(f"{rate(iteration - 1):.3g} in iteration {iteration:,}" for iteration in sorted(chosen))
 

@@ -135,7 +135,7 @@ class Plan:
             ).step
 
         _, gradient = sensitivities(seconds, self.target.assumed, rates.values)
-        return math.exp(TENTH * math.sqrt(rates.variance(gradient) + model_variance(self.target.assumed)))
+        return math.exp(TENTH * math.sqrt(rates.variance(gradient)))
 
     @property
     def memory_error(self) -> float:

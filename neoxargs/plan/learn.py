@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from neoxargs.base.files import Text
@@ -95,7 +95,13 @@ def learn(runs: Sequence[Measured]) -> Rates:
     prior = _prior(runs)
     start = {name: _default(name) for name in prior}
     found, covariance = _posterior(runs, start, list(prior.values()))
-    return Rates(names[0], found, covariance, [run.name for run in runs])
+    assumed = Assumptions(**found)
+    missed = fmean(math.log(run.seconds / run.planned(assumed)) ** 2 / run.variance for run in runs)
+    # Runs that the rates explain less well than their own spreads allow make everything less certain.
+    wider = max(1.0, missed)
+    unexplained = math.sqrt(model_variance(DEFAULT) * wider)
+    wide = [[each * wider for each in row] for row in covariance]
+    return Rates(names[0], found, wide, unexplained, [run.name for run in runs])
 
 
 def _prior(runs: Sequence[Measured]) -> dict[str, float]:
@@ -200,7 +206,11 @@ def _config(values: Mapping[str, Any]) -> Config:
 
 def _measured_run(folder: str) -> Measured:
     """Return the step time of the run in a folder. Raises Problems."""
-    lock = read_lock(str(Path(folder, LOCK_FILE)))
+    file = Path(folder, LOCK_FILE)
+    if not file.is_file():
+        what, hint = f"this is not the folder of a run: it has no {LOCK_FILE}", "pass the run_dir of a run of train.py"
+        raise Problems(Problem(what, Place(folder, 0, 0), hint, id="learn-metrics-unreadable"))
+    lock = read_lock(str(file))
     config = _config(lock.values)
     device, slots = _hardware(lock.sections["hardware"], Layout.of(config).ranks)
     path = Path(folder, metrics.FILE)
@@ -266,7 +276,9 @@ def _to_text(runs: Sequence[Measured], rates: Rates, write: str | None) -> list[
         low, high = map(format_number, Interval.of(value, error))
         rows.append(f"{name:<{width}}{format_number(_default(name)):>10}{format_number(value):>10}  {low} to {high}")
     written = f"written to {write}" if write else "--write NAME.rates.yml keeps them"
-    return ["\n".join(lines), "\n".join(rows), written]
+    error = 100 * (math.exp(TENTH * rates.unexplained) - 1)
+    rest = f"what these rates do not explain is an error of {error:.0f} % (80 % interval) in the time of each layout"
+    return ["\n".join(lines), "\n".join(rows), rest, written]
 
 
 def _to_json(runs: Sequence[Measured], rates: Rates) -> dict[str, Any]:
@@ -274,6 +286,7 @@ def _to_json(runs: Sequence[Measured], rates: Rates) -> dict[str, Any]:
     return {
         "ok": True,
         "device": rates.device,
+        "unexplained": rates.unexplained,
         "runs": [
             {"run": run.name, "steps": run.steps, "seconds": run.seconds, "spread": run.spread,
              "planned": run.planned(DEFAULT), "with_rates": run.planned(learned)}

@@ -15,7 +15,7 @@ class Schedule(Group, origin="Meg", effect="schedule"):
         "linear", megatron="lr-decay-style"
     )
     """Shape of the learning rate between its peak and `min_lr`. `WSD` (warm-up, stable, decay) keeps the peak until the
-    last `lr_wsd_decay_iters` iterations of `lr_decay_iters`. The last two follow Megatron-LM's formulas."""
+    last `lr_wsd_decay_iters` iterations of `lr_decay_iters`. `WSD` and `inverse-square-root` are Megatron-LM's."""
 
     lr_wsd_decay_iters: Count | None = param(None, ours=True, megatron="lr-wsd-decay-iters")
     """With `WSD`, number of iterations of the decay, which ends at `lr_decay_iters`."""
@@ -34,11 +34,11 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """`lr_decay_iters` as a fraction of `train_iters`, for runs whose length is given by `train_epochs`. If both are
     set, they must agree."""
 
-    lr_schedule: list[Any] | None = param(None, ours=True, origin="NeoX")
-    """The schedule as a list of phases, in place of the keys above and of `min_lr` and `warmup`. Each has a `style`
-    (`constant`, `linear`, `cosine`, `exponential`, `minus_sqrt`, `inverse-square-root`), its end `until` (iterations, a
-    share of the run such as `0.3`, `20B tokens` or `5M samples`; the last ends with the run), and the rates `from` (by
-    default, that of the phase before it, or `lr`) and `to`."""
+    lr_schedule: list[dict[str, Any]] | None = param(None, ours=True, origin="NeoX")
+    """The schedule as a list of phases, in place of `lr_decay_style`, `lr_decay_iters`, `warmup` and `min_lr`. Each has
+    a `style` (`constant`, `linear`, `cosine`, `exponential`, `minus_sqrt`, `inverse-square-root`), its end `until`
+    (iterations, a share of the run such as `0.3` or `30%`, `20B tokens` or `5M samples`; the last ends with the run by
+    default), and the rates `from` (by default, that of the phase before it, or `lr`) and `to`."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""

@@ -55,7 +55,7 @@ def test_a_schedule_may_warm_up_again_and_stays_at_its_last_rate() -> None:
     ("until", "iterations"),
     [
         (20, 20), (5e2, 500), (0.3, 300), ("30%", 300), ("30 %", 300), (1.0, 1000), ("16K tokens", 20),
-        ("0.016M Tokens", 20), ("160 samples", 20), ("20 iterations", 20), ("2k", 2000), (1e-9, 1),
+        ("0.016M Tokens", 20), ("160 samples", 20), ("20 iterations", 20), ("2k iteration", 2000), (1e-9, 1),
     ],
 )  # fmt: skip
 def test_ends_are_iterations_shares_tokens_or_samples(until: object, iterations: int) -> None:
@@ -64,7 +64,7 @@ def test_ends_are_iterations_shares_tokens_or_samples(until: object, iterations:
 
 
 @pytest.mark.parametrize(
-    "until", [0, -1, 1.5, "120%", "0%", "x", "2 GB", "1.2.3K tokens", True, None, [1], "", "-5 samples"]
+    "until", [0, -1, 1.5, "120%", "0%", "x", "2 GB", "1.2.3K tokens", "20B", "2k", True, None, [1], "", "-5 samples"]
 )
 def test_other_ends_are_refused(until: object) -> None:
     with pytest.raises(PhaseError, match="until"):
@@ -79,12 +79,18 @@ WRONG = [
 ]  # fmt: skip
 
 
-def test_what_is_wrong_with_a_phase_is_said() -> None:
+BEYOND = [
+    [WARM_UP, {"stile": "constnat"}, {"style": "cosin", "to": -1}],
+    [{**WARM_UP, "until": 5000}, {"style": "constant"}],
+]
+
+
+def test_what_is_wrong_with_phases_is_said_at_once() -> None:
     said = []
-    for listed in WRONG:
+    for listed in (*WRONG, *BEYOND):
         with pytest.raises(PhaseError) as stop:
             phases(listed, LR, SIZES)
-        said.append(f"phase {stop.value.number + 1}: {stop.value.what}; {stop.value.hint}")
+        said.append(f"{stop.value.what}\n  = {stop.value.hint}")
     pinned("\n".join(said))
 
 

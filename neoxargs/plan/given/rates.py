@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.base.record import Record
 from neoxargs.plan.given.assumptions import NAMES
 from neoxargs.resolve.yaml.read import File, find_file, read_text
@@ -33,19 +33,23 @@ class Rates(Record):
     """Assumption -> its value."""
     covariance: Sequence[Sequence[float]]
     """Of the logarithms of the values, in their order."""
+    unexplained: float
+    """Standard deviation of log(measured / planned) with the right rates."""
     runs: Sequence[str]
     path: str = ""
     """The file; empty before it is written."""
 
     def variance(self, gradient: Sequence[float]) -> float:
-        """Return the variance of a quantity with this gradient by the logarithms of the values."""
+        """Return the variance of the logarithm of a time with this gradient by those of the values."""
         pairs = zip(gradient, self.covariance, strict=True)
-        return sum(g * other * each for g, row in pairs for other, each in zip(gradient, row, strict=True))
+        products = (g * other * each for g, row in pairs for other, each in zip(gradient, row, strict=True))
+        return self.unexplained**2 + sum(products)
 
     def text(self) -> str:
         """Return the file."""
         lines = [f"device: {self.device}", "runs:", *(f"  - {name}" for name in self.runs), "rates:"]
         lines += [f"  {name}: {value:.6g}" for name, value in self.values.items()]
+        lines += [f"unexplained: {self.unexplained:.6g}"]
         lines += ["covariance:", *(f"  - [{', '.join(f'{each:.6g}' for each in row)}]" for row in self.covariance)]
         return HEAD + "\n".join(lines) + "\n"
 
@@ -54,20 +58,30 @@ def read_rates(path: str) -> Rates:
     """Read a file. Raises Problems."""
     file = File(*read_text(path))
     found: Any = file.mapping().to_python()
-    values, rows = found.get("rates"), found.get("covariance")
-    if found.get("format") != 1 or not _is_valid(values, rows) or not isinstance(found.get("device"), str):
+    values, rows, device = found.get("rates"), found.get("covariance"), found.get("device")
+    wrong = {
+        "format": found.get("format") != 1,
+        "device": not isinstance(device, str),
+        "rates": not _are_rates(values),
+        "covariance": not _is_square(rows, len(values) if isinstance(values, dict) else 0),
+        "unexplained": not _positive(found.get("unexplained")),
+    }
+    if any(wrong.values()):
+        names = listed([name for name, is_wrong in wrong.items() if is_wrong], "and")
+        what = f"this file is not a valid file of rates: {names} {'are' if ' and ' in names else 'is'} missing or wrong"
         hint = "deepy plan --learn RUN ... --write FILE writes such a file"
-        raise Problems(
-            Problem("this file is not a valid file of rates", Place(file.name, 0, 0), hint, id="rates-unreadable")
-        )
-    return Rates(found["device"], {name: float(x) for name, x in values.items()}, rows, found.get("runs") or [], path)
+        raise Problems(Problem(what, Place(file.name, 0, 0), hint, id="rates-unreadable"))
+    rates = {name: float(x) for name, x in values.items()}
+    return Rates(found["device"], rates, rows, found["unexplained"], found.get("runs") or [], path)
 
 
-def _is_valid(values: object, rows: object) -> bool:
-    if not isinstance(values, dict) or not isinstance(rows, list) or not values.keys() <= {*NAMES}:
-        return False
-    is_square = len(rows) == len(values) and all(isinstance(row, list) and len(row) == len(values) for row in rows)
-    return is_square and all(_positive(x) for x in values.values()) and all(_finite(x) for row in rows for x in row)
+def _are_rates(values: object) -> bool:
+    return isinstance(values, dict) and values.keys() <= {*NAMES} and all(map(_positive, values.values()))
+
+
+def _is_square(rows: object, size: int) -> bool:
+    is_square = isinstance(rows, list) and len(rows) == size
+    return is_square and all(isinstance(row, list) and len(row) == size and all(map(_finite, row)) for row in rows)  # type: ignore[attr-defined]
 
 
 def _finite(value: object) -> bool:

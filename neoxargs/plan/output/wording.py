@@ -126,7 +126,7 @@ def assumption_notes(plan: Plan) -> list[str]:
     learned = plan.target.rates
     if learned:
         notes.append(f"rates learned from {listed(learned.runs, 'and', most=MOST_RUNS)} ({learned.path})")
-    source = "the spread of these runs" if learned else "the plan's errors on published runs"
+    source = "what these runs leave open" if learned else "the plan's errors on published runs"
     notes.append(f"80 % intervals in brackets are from {source}{wider}")
     if plan.target.named and (others := other_sizes(plan.target.named)):
         notes.append(f"--device {plan.target.named} means {device.name}; there is also {listed(others, 'and')}")

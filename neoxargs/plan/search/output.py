@@ -87,6 +87,8 @@ def _front(result: Result) -> Iterator[str]:
     if len(front) > MOST_LISTED:
         yield f"... {len(front)} layouts in total, in order of step time; --json lists all"
     yield from wrap(indistinct(result), WIDTH - LABEL)
+    if front[0].cost is not None:
+        yield f"cost: of the whole run, at {front[0].plan.target.price:g} per device and hour"
 
 
 def indistinct(result: Result) -> str:

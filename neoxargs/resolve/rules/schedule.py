@@ -206,12 +206,56 @@ def lr_schedule_has_valid_phases(
     if lr_schedule is None:
         return None
     if not lr_schedule:
-        return refuse("lr_schedule has no phases", "remove it, or list at least one phase")
+        return refuse("lr_schedule has no phases", "remove it, or list at least one phase", about=["lr_schedule"])
     try:
         lr_phases.phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
     except lr_phases.PhaseError as error:
-        return refuse(f"phase {error.number + 1} of lr_schedule: {error.what}", error.hint, about=["lr_schedule"])
+        return refuse(f"lr_schedule, {error.what}", error.hint, about=["lr_schedule"])
     return None
+
+
+@check
+def lr_schedule_reaches_the_end_of_the_run(
+    lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
+) -> Finding | None:
+    """After its last phase, the learning rate stays where it is. If that is 0, the rest of the run takes time, but
+    changes no weight.
+
+        lr_schedule: [{style: linear, until: 1, from: 0, to: 0.001}, {style: cosine, until: 50, to: 0}]
+        train_iters: 1000
+    """
+    try:
+        found = lr_phases.phases(lr_schedule or (), lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
+    except lr_phases.PhaseError:
+        return None
+    if not found or found[-1].until >= train_iters or found[-1].end > 0:
+        return None
+    left = train_iters - found[-1].until
+    what = f"the learning rate is 0 in the last {left} of {train_iters} iterations, after the phases of lr_schedule"
+    return warn(
+        what, "remove until from the last phase, which then ends with the run", about=["lr_schedule", "train_iters"]
+    )
+
+
+@check
+def lr_is_the_highest_rate_of_lr_schedule(
+    lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
+) -> Finding | None:
+    """lr is the highest learning rate of a run: what other checks judge, and what a reader of the file expects. A phase
+    above it is often a mistake in the exponent.
+
+        lr: 0.001
+        lr_schedule: [{style: linear, until: 10, from: 0, to: 0.01}, {style: cosine, to: 0}]
+    """
+    try:
+        found = lr_phases.phases(lr_schedule or (), lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
+    except lr_phases.PhaseError:
+        return None
+    highest = max((rate for phase in found for rate in phase[2:]), default=0.0)
+    if highest <= lr:
+        return None
+    what = f"lr_schedule has a learning rate of {highest:g}, above lr ({lr:g})"
+    return warn(what, f"set lr to {highest:g}, or correct the phase", about=["lr_schedule", "lr"])
 
 
 @check

@@ -106,3 +106,25 @@ def test_a_new_optimizer_does_not_continue_the_schedule_of_an_imported_model(tmp
     for text, count in (("", 1), ("no_load_optim: true\n", 0)):
         config = complete(draft([File("my.yml", f"{smallest.YAML}lr: 1.0e-4\nload: {tmp_path}\n{text}")]), 1)
         assert len(list(other_schedule(config, loaded_checkpoint(config)))) == count
+
+
+WSD = "lr_decay_style: WSD\nlr_wsd_decay_iters: 3\n"
+
+
+def test_wsd_is_made_longer_before_its_decay_without_a_word(tmp_path: Path) -> None:
+    saved = {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 3}
+    assert told(tmp_path, WSD, train_iters=14, lr_decay_iters=14, **saved) == []
+    [jump] = told(tmp_path, WSD, train_iters=12, lr_decay_iters=12, **saved)  # its decay had begun
+    assert jump.id == "checkpoint-lr-jumps"
+    [other] = told(tmp_path, WSD, train_iters=14, lr_decay_iters=14, **{**saved, "lr_wsd_decay_iters": 4})
+    assert other.id == "checkpoint-other-lr-schedule"
+
+
+def test_other_phases_are_another_schedule(tmp_path: Path) -> None:
+    phases = [{"style": "constant", "until": 15}, {"style": "linear", "to": 0.0}]
+    text = f"lr_schedule: {json.dumps(phases)}\n"
+    sizes = {"train_batch_size": 2, "seq_length": 32, "train_iters": 20}
+    assert told(tmp_path, text, lr_schedule=phases, **sizes) == []
+    for saved in (None, [*phases[:1], {"style": "cosine", "to": 0.0}]):
+        [other] = told(tmp_path, text, lr_schedule=saved, **sizes)
+        assert other.id == "checkpoint-other-lr-schedule" and "lr_schedule" in other.about

@@ -130,6 +130,15 @@ def test_deepspeed_switches_overlapped_communication_off_in_a_pipeline() -> None
     assert "PipelineModule" in body.partition("overlap_comm = False")[0]
 
 
+def test_values_are_compared_without_case() -> None:
+    for row in table():
+        for condition in row.when.values():
+            values = [value for each in condition.values() for value in each] if isinstance(condition, dict) else []
+            assert all(value == value.lower() for value in values if isinstance(value, str)), row.names
+    wsd = "lr_decay_style: WSD\nlr_wsd_decay_iters: 10\nlr_wsd_decay_style: linear\n"
+    assert warnings(wsd) == [] and warnings("lr_decay_style: cosine\nlr_wsd_decay_iters: 10\n")
+
+
 def test_an_unknown_switch_switches_nothing_off() -> None:
     with pytest.raises(Unresolved) as stop:
         configure("checkpoint_activations: perhaps\ncheckpoint_num_layers: 2")
