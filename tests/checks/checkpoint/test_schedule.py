@@ -123,7 +123,7 @@ def test_wsd_is_made_longer_before_its_decay_without_a_word(tmp_path: Path) -> N
 def test_other_phases_are_another_schedule(tmp_path: Path) -> None:
     phases = [{"style": "constant", "until": 15}, {"style": "linear", "to": 0.0}]
     text = f"lr_schedule: {json.dumps(phases)}\n"
-    sizes = {"train_batch_size": 2, "seq_length": 32, "train_iters": 20}
+    sizes = {"train_batch_size": 2, "seq_length": 32, "train_iters": 20, "lr_decay_iters": 20}
     assert told(tmp_path, text, lr_schedule=phases, **sizes) == []
     for saved in (None, [*phases[:1], {"style": "cosine", "to": 0.0}]):
         [other] = told(tmp_path, text, lr_schedule=saved, **sizes)
