@@ -211,7 +211,8 @@ def check(words: list[str]) -> int:
     from neoxargs.launch.options import add_neox_options, neox_overrides
 
     parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
-    add_files(parser, "*")
+    what = "YAML files to merge, one folder, or one file of another program: a DeepSpeed JSON, an Accelerate YAML, "
+    add_files(parser, "*", what + "TrainingArguments, a Megatron-LM script (default: the runs of this repository)")
     add_json(parser)
     add_versions(parser)
     add_other_versions(parser)

@@ -7,14 +7,16 @@ import re
 from typing import Any
 
 
-def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+def add_files(
+    parser: argparse.ArgumentParser, nargs: str = "+", what: str = "YAML files to merge; .yml may be omitted"
+) -> None:
     add = parser.add_argument
     settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # without a default, argparse would require them
     add(
         "files",
         metavar="FILE",
         nargs=nargs,
-        help="YAML files to merge; .yml may be omitted",
+        help=what,
         **settings,
     )
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")

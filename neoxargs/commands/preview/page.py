@@ -44,7 +44,8 @@ def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
         time, _, interval = ranged(forecast.seconds, forecast.plan.time_error, format_duration).partition(" (")
         yield f"planned ({interval} on {devices}", time
     if forecast.cost is not None:
-        yield "cost", format_number(forecast.cost)
+        cost = ranged(forecast.cost, forecast.plan.time_error, format_number)
+        yield f"cost at {forecast.plan.target.price:g} per device and hour", cost
     epochs = [each.epochs for each in timeline.drawn if each.epochs is not None]
     if epochs:
         yield "epochs" if len(epochs) == 1 else "epochs of the most repeated source", f"{max(epochs):,.3g}"

@@ -331,7 +331,10 @@ def _missing(command: Command) -> Iterator[Problem]:
     if "--sequence-parallel" in flags and (_number(flags, PARALLEL[0]) or 1) == 1:
         what = "--sequence-parallel has no effect without tensor parallelism"
         yield conflict(what, flags["--sequence-parallel"].place, "remove it", severity="warning")
-    missing = [name for name in REQUIRED if name not in flags]
+    # What an old or misspelt flag should be is said there.
+    meant = {_instead(known, name) for name in flags if (known := other_keys.keys("megatron").get(name))}
+    meant |= {f"--{_plain(name)}" for name in flags}
+    missing = [name for name in REQUIRED if name not in flags and name not in meant]
     if missing and flags.keys().isdisjoint(("--use-checkpoint-args", "--yaml-cfg")):
         what = f"Megatron-LM requires {listed(missing, 'and')}"
         yield conflict(what, next(iter(flags.values())).place, f"add {listed(missing, 'and')}")

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, close_matches, listed, similar_folders
+from neoxargs.base.programs import SHELL_SCRIPTS
 from neoxargs.base.request import HOLDER_FILE, LOCK_FILE, is_lock_text
 from neoxargs.base.shipped import config_folders
 from neoxargs.resolve.yaml.compose import compose
@@ -102,6 +103,11 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
         return node
     if node is None or is_null(node):
         raise Problems([Problem("this file contains no parameters", whole, EXAMPLE, id="file-without-parameters")])
+    if whole.file.endswith(SHELL_SCRIPTS):
+        hint = (
+            "`deepy check` and `plan` take a script that starts Megatron-LM by itself, and `deepy migrate` converts it"
+        )
+        _stop(whole.file, "this is a shell script, not a YAML file", hint, id="file-not-a-mapping")
     if isinstance(node, Scalar):
         raise Problems([line_problem(node.place) or _no_mapping("expected `key: value`, got text", node)])
     raise Problems([_no_mapping("expected `key: value`, got a list", node)])
