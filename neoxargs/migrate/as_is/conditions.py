@@ -155,8 +155,7 @@ def sentence(found: Broken, words: Words) -> tuple[str, str]:
     given = list(dict.fromkeys(given))
     because = listed(given, "and")
     does, flag = _said(found.test, words) or ("", "")
-    inner = found.test.operand if isinstance(found.test, ast.UnaryOp) and isinstance(found.test.op, ast.Not) else None
-    if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And):
+    if _excludes(found.test):
         given += [words.given[name] for name in about if name in words.given]
         return f"{listed(given, 'and')} exclude each other", "remove one of them"
     if does == "is required" and because:
@@ -167,6 +166,16 @@ def sentence(found: Broken, words: Words) -> tuple[str, str]:
     others = [each for part in found.when if (each := _ends(part, words))]
     hint = f"change it, or add {listed(others)}" if 0 < len(others) < 3 else ""
     return f"{what}{f' with {because}' if because else ''}", hint
+
+
+def _excludes(test: ast.expr) -> bool:
+    """Whether not all of several settings may be set, `not (a and b)`, or at most one, `a + b <= 1`."""
+    if isinstance(test, ast.Compare):
+        return (
+            isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Add) and isinstance(test.ops[0], ast.LtE)
+        )
+    inner = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else None
+    return isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And)
 
 
 def _ends(part: ast.expr, words: Words) -> str:
