@@ -246,12 +246,13 @@ WEIGHTS: dict[str, type] = {
 
 
 def require(engine: Any) -> None:
-    """Raise Problems unless an engine, its optimizer and weights have what is used of them.
+    """Raise Problems unless an engine and, if it trains, its optimizer and weights have what is used of them.
 
     Their methods must have the parameters that are passed.
     """
-    kinds = [(built, USED.get(type(built).__name__)) for built in (engine, engine.optimizer)]
+    kinds = [(engine, USED.get(type(engine).__name__))]
     if engine.basic_optimizer is not None:
+        kinds.append((engine.optimizer, USED.get(type(engine.optimizer).__name__)))
         of_weight = WEIGHTS.get(type(engine.optimizer).__name__)
         kinds += [(weight, of_weight) for weight in engine.module.parameters() if weight.requires_grad][:1]
     found = [fault for built, kind in kinds for fault in faults(built, kind)]
