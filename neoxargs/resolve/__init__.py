@@ -19,14 +19,16 @@ __all__ = ["Draft", "File", "before_ranks", "complete", "draft", "read_draft", "
 def resolve(
     paths: Iterable[str | os.PathLike[str]],
     overrides: Sequence[str] = (),
+    directory: str | os.PathLike[str] | None = None,
     *,
     gpus: int,
 ) -> Config:
     """Read files and `--set KEY=VALUE`s, merge, derive and cross-check them.
 
     paths: names of YAML or JSON files; the suffix may be omitted.
+    directory: folder in which relative names are looked for first.
     gpus: number of ranks.
 
     Raises Problems with everything that is wrong.
     """
-    return complete(read_draft(paths, None, overrides), gpus)
+    return complete(read_draft(paths, directory, overrides), gpus)
