@@ -58,11 +58,11 @@ class PhaseError(Exception):
         super().__init__(problems)
 
     @property
-    def what(self) -> str:
+    def wrong(self) -> str:
         return "; ".join(f"phase {number}: {what}" for number, what, _ in self.problems)
 
     @property
-    def hint(self) -> str:
+    def advice(self) -> str:
         return "; ".join(dict.fromkeys(hint for _, _, hint in self.problems))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
+from neoxargs.base.record import Record
 from neoxargs.files.builtin_chat_templates import BUILT_IN
 from neoxargs.files.tokenizer_folder import (
     CONFIG,
@@ -29,13 +30,12 @@ class TemplateSource(NamedTuple):
     """Line at which the text begins in the file; 0 if the file stores the text as a JSON string."""
 
 
-@dataclass
-class ChatSettings:
+class ChatSettings(Record):
     """Special tokens and templates of a tokenizer."""
 
-    special: dict[str, str] = field(default_factory=dict)
+    special: Mapping[str, str] = {}
     """Name of a special token, such as `eos_token` -> its text."""
-    templates: dict[str, TemplateSource] = field(default_factory=dict)
+    templates: Mapping[str, TemplateSource] = {}
     """Name -> template; `default` is the one without a name."""
     names_end: bool = False
     """Whether the folder has an `eos_token`, which may be null."""
@@ -58,15 +58,15 @@ def files(tokenizer_type: str, vocab_file: str | None) -> list[Path]:
 def read(tokenizer_type: str, vocab_file: str | None) -> ChatSettings:
     """Return what the folder of the tokenizer's `vocab_file` says about chats; raise Problems if a file is damaged."""
     special = special_tokens(folder_of(tokenizer_type, vocab_file))
-    settings = ChatSettings(dict(special.texts), names_end=special.names_end)
+    templates: dict[str, TemplateSource] = {}
     for file in files(tokenizer_type, vocab_file):
         if file.suffix == ".jinja":
             name = "default" if file.name == TEMPLATE else file.stem
-            settings.templates[name] = TemplateSource(_text(file), str(file))
+            templates[name] = TemplateSource(_text(file), str(file))
             continue
         # chat_template.jinja comes later in `files` and replaces this one, as in transformers.
-        settings.templates |= _templates(read_json(file).get("chat_template"), file)
-    return settings
+        templates |= _templates(read_json(file).get("chat_template"), file)
+    return ChatSettings(special.texts, templates, special.names_end)
 
 
 def _text(file: Path) -> str:

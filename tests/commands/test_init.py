@@ -192,7 +192,7 @@ def test_at_a_terminal_it_asks_again_until_the_answer_is_one() -> None:
 
 
 def test_at_a_terminal_a_mistake_that_later_answers_show_asks_for_one_answer_only() -> None:
-    answers = ("12B\n", "dpo\n", "old\n", "V100-16GB\n", "1\n", "tokens\n", "tokens more\n", "2\n")
+    answers = ("12B\n", "dpo\n", "old\n", "V100-16GB\n", "1\n", "tokens\n", "tokens more\n", "4\n")
     shown = at_a_terminal(*answers)
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.partition("my.yml:")[0]).replace("\r", "\n").splitlines()
     pinned("\n".join(line for line in plain if line and "planning layouts" not in line))

@@ -90,7 +90,7 @@ def test_what_is_wrong_with_phases_is_said_at_once() -> None:
     for listed in (*WRONG, *BEYOND):
         with pytest.raises(PhaseError) as stop:
             phases(listed, LR, SIZES)
-        said.append(f"{stop.value.what}\n  = {stop.value.hint}")
+        said.append(f"{stop.value.wrong}\n  = {stop.value.advice}")
     pinned("\n".join(said))
 
 

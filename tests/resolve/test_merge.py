@@ -242,7 +242,7 @@ def test_an_unknown_section_of_parameters_is_recognised() -> None:
 
 
 def test_the_number_of_suggestions_is_limited() -> None:
-    text = "".join(f"seed_{number}: 1\n" for number in range(MAX_SUGGESTIONS + 10))
+    text = "num_layers: 2\n" + "".join(f"seed_{number}: 1\n" for number in range(MAX_SUGGESTIONS + 10))
     problems = drafted(text).problems
     assert len(problems) == MAX_SUGGESTIONS + 10
     assert [problem.hint for problem in problems[:1]] == ["did you mean seed?"]

@@ -210,7 +210,7 @@ def lr_schedule_has_valid_phases(
     try:
         lr_phases.phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
     except lr_phases.PhaseError as error:
-        return refuse(f"lr_schedule, {error.what}", error.hint, about=["lr_schedule"])
+        return refuse(f"lr_schedule, {error.wrong}", error.advice, about=["lr_schedule"])
     return None
 
 
@@ -262,10 +262,11 @@ def lr_is_the_highest_rate_of_lr_schedule(
 def lr_schedule_is_the_only_schedule(
     lr_schedule: Sequence[Any] | None, scheduler__type: str | None, written: Collection[str]
 ) -> Finding | None:
-    """lr_schedule lists the whole schedule. Keys that describe another one beside it would be ignored.
+    """lr_schedule lists the whole schedule of the learning rate. Keys that describe another one beside it, such as
+    warmup or lr_decay_style, would be ignored.
 
-    lr_schedule: [{style: linear, until: 10, from: 0, to: 0.001}, {style: cosine, to: 0}]
-    lr_decay_style: cosine
+        lr_schedule: [{style: linear, until: 10, from: 0, to: 0.001}, {style: cosine, to: 0}]
+        lr_decay_style: cosine
     """
     also = [name for name in OTHER_SCHEDULES if name in written]
     if lr_schedule is None or not also:
