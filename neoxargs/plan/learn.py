@@ -69,6 +69,8 @@ class Measured(Record):
     """The median step."""
     spread: float
     """The standard deviation of the logarithm of the steps, by their median deviation."""
+    rows: int
+    """Of the vocabulary, read while the tokenizer's file is there."""
     steps: int = 0
 
     @property
@@ -78,10 +80,14 @@ class Measured(Record):
 
     def planned(self, assumed: Assumptions) -> float:
         """Return the planned seconds of a step."""
-        known, config = vocabulary_rows(self.config), self.config
-        divisor = config.embedding.make_vocab_size_divisible_by
-        rows = known or padded_vocab_size(VOCABULARY, divisor, config.parallel.model_parallel_size)
+        config, rows = self.config, self.rows
         return estimate_speed(config, rows, pipeline_stages(config, rows), self.device, self.slots, assumed).step
+
+
+def rows_of(config: Config) -> int:
+    """Return the rows of the padded vocabulary, as a plan knows or assumes them."""
+    divisor = config.embedding.make_vocab_size_divisible_by
+    return vocabulary_rows(config) or padded_vocab_size(VOCABULARY, divisor, config.parallel.model_parallel_size)
 
 
 def learn(runs: Sequence[Measured]) -> Rates:
@@ -188,8 +194,9 @@ def _measured_by_bench(path: Path) -> list[Measured]:
         device = reported_device(results["machine"]["gpu"]) or unknown_device()
         rows = [row for row in results["models"] if "config" in row]
         runs = [
-            Measured(row["name"], _config(row["config"]), device, 1, row["seconds"], BENCH_SPREAD, row["steps"])
+            Measured(row["name"], config, device, 1, row["seconds"], BENCH_SPREAD, rows_of(config), row["steps"])
             for row in rows
+            for config in (_config(row["config"]),)
         ]
     except (ValueError, LookupError, TypeError, AttributeError):
         runs = []
@@ -227,7 +234,7 @@ def _measured_run(folder: str) -> Measured:
     middle = median(logs)
     # of a normal distribution, half of the values are within 0.6745 standard deviations
     spread = median(abs(log - middle) for log in logs) / 0.6745
-    return Measured(folder, config, device, slots, math.exp(middle), spread, len(logs))
+    return Measured(folder, config, device, slots, math.exp(middle), spread, rows_of(config), len(logs))
 
 
 def _hardware(found: Mapping[str, Any], ranks: int) -> tuple[Device, int]:

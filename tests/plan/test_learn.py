@@ -18,7 +18,7 @@ from neoxargs.plan.command import plan_and_suggest
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.given.rates import read_rates
-from neoxargs.plan.learn import Measured, learn, measured_runs
+from neoxargs.plan.learn import Measured, learn, measured_runs, rows_of
 from neoxargs.plan.output.wording import assumption_notes
 from neoxargs.runs.lockfile import lock_text
 from tests.support.configure import configure
@@ -42,8 +42,8 @@ ONE, DP8, TP2, TP8, PP2 = (
 def measured(gpus: int, text: str, assumed: Assumptions = DEFAULT, device: str = "H100-80GB") -> Measured:
     """Return a run whose steps take what the plan says with these assumptions."""
     config = configure(*filter(None, (MODEL, BASE, ZERO, text)), gpus=gpus)
-    run = Measured(f"{gpus} {text}", config, DEVICES[device], 8, 1.0, 0.01)
-    return Measured(run.name, config, DEVICES[device], 8, run.planned(assumed), 0.01)
+    run = Measured(f"{gpus} {text}", config, DEVICES[device], 8, 1.0, 0.01, rows_of(config))
+    return replace(run, seconds=run.planned(assumed))
 
 
 def test_step_times_of_other_layouts_follow_from_the_learned_rates() -> None:
