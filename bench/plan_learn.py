@@ -23,7 +23,8 @@ from typing import Any
 from cpu_runs import ROOT, command, configuration_file, environment, prepare
 
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions
-from neoxargs.plan.learn import Measured, learn, measured_runs
+from neoxargs.plan.learn.measured import Measured, measured_runs
+from neoxargs.plan.learn.posterior import learn
 
 PLAIN = {"pipe_parallel_size": 0, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}
 LARGER = {"hidden_size": 512, "num_layers": 3}

@@ -46,7 +46,7 @@ class LearningRateCurve(Record):
     wsd_iters: int = 0
     """Iterations of the decay of WSD, which ends at `decay_iters`."""
     wsd_style: str = "exponential"
-    phases: Sequence[Sequence[Any]] = ()
+    phases: Sequence[Sequence[Any]] = []  # lists, as in the JSON of a checkpoint
     """Of `lr_schedule`, with which the style is PHASES: style, last iteration, first and last rate of each."""
 
     @classmethod

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace, texts: Sequence[Text] = (), left_out: Seq
     texts: in place of its files. left_out: what their conversion leaves out.
     """
     if arguments.learn:
-        from neoxargs.plan.learn import run_learn
+        from neoxargs.plan.learn.command import run_learn
 
         return run_learn(arguments.files, arguments.write, arguments.json)
     options = replace(options_of(arguments), texts=texts, left_out=left_out)

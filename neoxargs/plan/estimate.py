@@ -197,18 +197,22 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     """Return the plan of `spec` on `target`. Raises Problems if the configuration is of several runs."""
     config = spec.config
     _check_single_run(config)
-    known_rows = vocabulary_rows(config)
-    divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
-    rows = known_rows or padded_vocab_size(VOCABULARY, divisor, ranks)
+    rows = rows_of(config)
     stages: list[Stage] = pipeline_stages(config, rows)
     kind, assumed = target.device.kind, target.assumed
     sizes = ActivationSizes(config, kind, assumed)
     memory = [rank_memory(config, stage, kind, target.zero_init, assumed, sizes) for stage in stages]
     # Of the host with the most ranks, whose memory is the tightest.
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
-    together = tensor_ranks_together(ranks, map(len, spec.resources.hosts.values()))
+    together = tensor_ranks_together(config.parallel.model_parallel_size, map(len, spec.resources.hosts.values()))
     speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, assumed, sizes, together)
-    return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
+    return Plan(spec, target, rows, vocabulary_rows(config) is None, parameters_by_part(config, rows), memory, speed)
+
+
+def rows_of(config: Config) -> int:
+    """Return the rows of the padded vocabulary: of GPT-2's, if the size of the tokenizer's is unknown."""
+    divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+    return vocabulary_rows(config) or padded_vocab_size(VOCABULARY, divisor, ranks)
 
 
 #: Factor by which a rate is changed to see what depends on it.

@@ -15,10 +15,12 @@ from neoxargs.config.config import Config
 from neoxargs.files.run_record import recorded_values
 from neoxargs.hosts.device_table import DEVICES
 from neoxargs.plan.command import plan_and_suggest
+from neoxargs.plan.estimate import rows_of
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.given.rates import read_rates
-from neoxargs.plan.learn import Measured, learn, measured_runs, rows_of
+from neoxargs.plan.learn.measured import Measured, measured_runs
+from neoxargs.plan.learn.posterior import learn
 from neoxargs.plan.output.wording import assumption_notes
 from neoxargs.runs.lockfile import lock_text
 from tests.support.configure import configure

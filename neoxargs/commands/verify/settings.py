@@ -68,7 +68,9 @@ def _reason(name: str, parameter: Parameter, base: Config, is_unread: bool) -> s
     """Return why no trial shows a setting; "" if one does."""
     kind = kind_of(parameter)
     has_no_bias = name == "use_bias_in_mlp" and base.moe.moe_num_experts > 1
+    has_phases = base.schedule.lr_schedule is not None and name in ("lr", "optimizer.params.lr")
     reasons = (
+        (has_phases, "the phases of lr_schedule have their own rates"),
         (name in NOT_SHOWN, NOT_SHOWN.get(name, "")),
         (has_no_bias or not matters(name, base), "with these values, the model does not depend on it"),
         (kind == "run" and parameter.to[:1] != ("train",), "the launcher reads it"),

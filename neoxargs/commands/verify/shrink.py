@@ -202,7 +202,7 @@ def _schedule(config: Config, steps: float) -> Values:
     if schedule.warmup:
         values["warmup"] = max(schedule.warmup, WARM_UP / decay)
     if schedule.lr_wsd_decay_iters:
-        values["lr_wsd_decay_iters"] = max(1, min(decay - WARM_UP, round(schedule.lr_wsd_decay_iters * steps)))
+        values["lr_wsd_decay_iters"] = decay - WARM_UP - 1  # so that runs which end early see it
     for name in ("warmup_num_steps", "total_num_steps", "cycle_first_step_size", "cycle_second_step_size"):
         if config.is_set(f"scheduler.params.{name}"):
             values[f"scheduler.params.{name}"] = max(3, round(config.get(f"scheduler.params.{name}") * steps))

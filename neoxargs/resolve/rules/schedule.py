@@ -214,6 +214,14 @@ def lr_schedule_has_valid_phases(
     return None
 
 
+def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: lr_phases.Sizes) -> Sequence[lr_phases.Phase]:
+    """Return the phases; none if lr_schedule has mistakes, which another rule reports."""
+    try:
+        return lr_phases.phases(lr_schedule or (), lr, sizes)
+    except lr_phases.PhaseError:
+        return ()
+
+
 @check
 def lr_schedule_reaches_the_end_of_the_run(
     lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
@@ -224,10 +232,7 @@ def lr_schedule_reaches_the_end_of_the_run(
         lr_schedule: [{style: linear, until: 1, from: 0, to: 0.001}, {style: cosine, until: 50, to: 0}]
         train_iters: 1000
     """
-    try:
-        found = lr_phases.phases(lr_schedule or (), lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
-    except lr_phases.PhaseError:
-        return None
+    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
     if not found or found[-1].until >= train_iters or found[-1].end > 0:
         return None
     left = train_iters - found[-1].until
@@ -247,10 +252,7 @@ def lr_is_the_highest_rate_of_lr_schedule(
         lr: 0.001
         lr_schedule: [{style: linear, until: 10, from: 0, to: 0.01}, {style: cosine, to: 0}]
     """
-    try:
-        found = lr_phases.phases(lr_schedule or (), lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
-    except lr_phases.PhaseError:
-        return None
+    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
     highest = max((rate for phase in found for rate in phase[2:]), default=0.0)
     if highest <= lr:
         return None

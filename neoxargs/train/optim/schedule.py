@@ -44,9 +44,8 @@ class Schedule:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a checkpoint's schedule; raise Problems if its curve differs and `reload` is `neither`."""
         saved = LearningRateCurve(**{name: state.get(name, mine) for name, mine in as_dict(self.curve).items()})
-        saved = replace(saved, phases=[list(phase) for phase in saved.phases])  # tuples are lists in JSON
         if self.reload == "neither":
-            _require_same(replace(self.curve, phases=[list(phase) for phase in self.curve.phases]), saved)
+            _require_same(self.curve, saved)
         if self.reload == "theirs":
             self.curve = saved
         self._move_to(state["iteration"])

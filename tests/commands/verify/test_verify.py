@@ -43,11 +43,17 @@ DPO = DENSE + "train_impl: dpo\ndataset_impl: pairwise\npack_impl: unpacked\n" +
 KTO = DENSE + "train_impl: kto\npack_impl: unpacked\n" + "".join(
     f"{part}{kind}_data_paths: [a]\n" for part in ("train", "valid", "test") for kind in ("", "_label", "_reward")
 )  # fmt: skip
+PHASES = DENSE + (
+    "lr: 0.001\nlr_schedule: [{style: linear, until: 5%, from: 0, to: 0.001}, {style: constant, until: 50M tokens}, "
+    "{style: minus_sqrt, to: 0.0001}]\n"
+)
+WSD = DENSE + "lr_decay_style: WSD\nlr_wsd_decay_iters: 300\nlr_wsd_decay_style: linear\nmin_lr: 0.0001\n"
 STEPS = "steps are those of plain torch"
 ROUTER = "the losses of a router of zeros are those of equal probabilities"
 REPLICAS = "ranks with the same part of the model hold the same numbers"
+RATES = "the learning rate follows its formula"
 SMALL = {
-    "the learning rate follows its formula", "log_interval", "no token sees another document", "reset_attention_mask",
+    RATES, "log_interval", "no token sees another document", "reset_attention_mask",
     "a run continues from its checkpoint",
 }  # fmt: skip
 
@@ -117,13 +123,23 @@ def test_planted_faults_are_found(
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(EXPERTS, ()), (ADAPTERS, ("--gpus", "2")), (MUON, ("--gpus", "2")), (MUP, ()), (DPO, ()), (KTO, ())],
-    ids=["experts", "adapters", "muon", "mup", "dpo", "kto"],
+    [
+        (EXPERTS, ()),
+        (ADAPTERS, ("--gpus", "2")),
+        (MUON, ("--gpus", "2")),
+        (MUP, ()),
+        (DPO, ()),
+        (KTO, ()),
+        (PHASES, ()),
+        (WSD, ()),
+    ],
+    ids=["experts", "adapters", "muon", "mup", "dpo", "kto", "phases", "wsd"],
 )
 def test_nothing_is_contradicted(
     text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = verified(tmp_path, capsys, text, *words)
     assert contradicted(report) == set(), report
+    assert RATES in {row["name"] for row in report["run"] if row["outcome"] == "shown"}
     outcomes = [row["outcome"] for row in report["keys"] if "_data_paths" not in row["name"]]
     assert outcomes.count("shown") >= 0.8 * len(outcomes)

@@ -173,6 +173,11 @@ def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
     assert ramp in [problem.what for problem in result.problems]
 
 
+def test_inverse_square_root_is_kept() -> None:
+    script = f"python pretrain_gpt.py {SIZES} --lr-decay-style inverse-square-root"
+    assert yaml.safe_load(convert_script(Text("run.sh", script)).text)["lr_decay_style"] == "inverse-square-root"
+
+
 def test_wsd_is_kept_in_iterations_and_in_samples() -> None:
     flags = f"{SIZES} --lr-decay-style WSD --lr-wsd-decay-style minus_sqrt --global-batch-size 8 --train-iters 100"
     for length in ("--lr-wsd-decay-iters 20", "--lr-wsd-decay-samples 160"):

@@ -1,0 +1,1 @@
+"""The rates of a machine, from the step times of runs on it."""
