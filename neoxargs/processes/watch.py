@@ -139,9 +139,10 @@ def main_thread(text: str) -> list[str]:
 def waits_for_others(frames: list[str]) -> bool:
     """Return whether a stack shows a rank inside a collective operation, where it waits for the other ranks."""
     # autograd/graph.py: the collectives of a backward pass run in autograd's threads, for which the main thread waits
-    # there. `answer` in train/process/stop_request.py waits for an all-reduce in C++.
-    places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py", "neoxargs/train/process/shared_memory.py")
-    return any(place in frame for frame in frames[:2] for place in places) or any(" in answer" in f for f in frames[:1])
+    # there. `read` in train/process/reading.py waits for the GPU, and so for the collectives of the step.
+    places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py", "neoxargs/train/process/shared_memory.py",
+              "neoxargs/train/process/reading.py")  # fmt: skip
+    return any(place in frame for frame in frames[:2] for place in places)
 
 
 class Lateness:

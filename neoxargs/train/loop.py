@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from neoxargs.base.problems import Problems
 from neoxargs.facts.timeline import save_iterations
@@ -13,7 +14,7 @@ from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.engine.divergence import Divergence
-from neoxargs.train.engine.steps import Trainer
+from neoxargs.train.engine.steps import Result, Trainer
 from neoxargs.train.evaluation.in_training import Evaluations, Results
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import memory
@@ -21,6 +22,15 @@ from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track.tracker import Outcome, Step
 from neoxargs.train.track.trackers import Trackers
+
+
+class _Unread(NamedTuple):
+    """A step that has been started."""
+
+    iteration: int
+    lr: float
+    began: float
+    result: Callable[[], Result]
 
 
 @dataclass
@@ -39,42 +49,48 @@ class Loop:
     position: Position
     elapsed: float = 0.0
     """Seconds spent in steps, also before the run was resumed."""
+    read_every: int = 1
+    """The host waits for the result of a step whose number is a multiple of it, or after which something follows. All
+    others are read when the next step has been started, so that a GPU does not wait for the host. Equal on all ranks.
+    """
 
     def __post_init__(self) -> None:
         self.divergence = Divergence(self.training)
+        self.unread: list[_Unread] = []
+        self.reason, self.read_at = "", 0.0
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop.
 
         Raises Problems if training diverges, or if a checkpoint or what a tracker writes cannot be saved.
         """
-        last, reason = self.training.train_iters, ""
+        last = self.training.train_iters
         batches = self.data.train(self.position.samples)
-        save_after = save_iterations(self.saves.options, last)
+        save_after = save_iterations(self.saves.options, last) if self.saves.options.save else []
         if self.position.iteration == 0 and self._steps_left():
             self._report(self.evaluations.before_training())
         # Until the last checkpoint is complete: a launcher may forward a signal after the ranks have received it.
         with self.stop:
-            while self._steps_left() and not reason:
+            while self._steps_left() and not self.reason:
                 iteration = self.position.iteration + 1
                 self.progress.step(iteration)
-                self.stop.ask(iteration, busy=self.saves.writing)
                 self._step(batches)
+                exits = self._exit_reason()
+                follows = iteration in save_after or exits or iteration == last or self.evaluations.due(iteration)
+                self._read(unread=0 if follows or iteration % self.read_every == 0 else 1)
                 # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if iteration < last:
                     self._report(self.evaluations.after_step(iteration))
-                reason = self.stop.answer() or self._exit_reason()
-                # `busy` is the same on every rank, so all of them finish here or none; and none has to wait for a file.
-                if self.saves.pending and not self.stop.busy:
-                    self.saves.finish()
-                if iteration in save_after and not reason:
+                self.reason = self.reason or exits
+                if iteration in save_after and not self.reason:
                     self._save()
-            if not reason:
+            self._read()
+            if not self.reason:
                 self._report(self.evaluations.after_training(self.position.iteration))
             self._save(last=True)
             self.saves.end()
         self.progress.done()
-        outcome = Outcome(self.position.iteration, reason, self.saves.last)
+        outcome = Outcome(self.position.iteration, self.reason, self.saves.last)
         # The console, which is first, ends last: it prints where the others wrote.
         self.trackers.tell(lambda tracker: tracker.on_end(outcome), last_first=True)
         return outcome
@@ -89,19 +105,30 @@ class Loop:
     def _step(self, batches: Iterator[MicroBatch] | None) -> None:
         self.data.comparison.check()
         # The schedule advances at the end of a step, so this is the learning rate of this step.
-        lr, began = self.trainer.learning_rate(), time.perf_counter()
-        result = self.trainer.train_step(batches)
-        seconds = time.perf_counter() - began
+        lr, began, iteration = self.trainer.learning_rate(), time.perf_counter(), self.position.iteration + 1
+        result = self.trainer.take_step(batches, self.stop.tell(iteration, busy=self.saves.writing))
+        self.unread.append(_Unread(iteration, lr, began, result))
+        self.position = Position(iteration, self.position.samples + self.trainer.samples_per_step)
+
+    def _read(self, unread: int = 0) -> None:
+        """Read the results of all steps but the last `unread` ones."""
+        while len(self.unread) > unread:
+            step = self.unread.pop(0)
+            self._read_step(step, step.result())
+
+    def _read_step(self, taken: _Unread, result: Result) -> None:
+        # A step that was started while the one before was computed has taken the time since that one's end.
+        began, self.read_at = max(taken.began, self.read_at), time.perf_counter()
+        seconds = self.read_at - began
         self.elapsed += seconds
         self.progress.took(seconds)
-        self.position = Position(self.position.iteration + 1, self.position.samples + self.trainer.samples_per_step)
         if self.divergence.ends_run(result):
             unsaved = self.saves.problems_of_finishing()
-            raise Problems([self.divergence.problem(result, self.position.iteration, self.saves.last), *unsaved])
+            raise Problems([self.divergence.problem(result, taken.iteration, self.saves.last), *unsaved])
         step = Step(
-            iteration=self.position.iteration,
+            iteration=taken.iteration,
             loss=result.loss,
-            lr=lr,
+            lr=taken.lr,
             grad_norm=result.grad_norm,
             seconds=seconds,
             elapsed=self.elapsed,
@@ -110,6 +137,11 @@ class Loop:
             reports=result.reports,
         )
         self.trackers.tell(lambda tracker: tracker.on_step(step))
+        reason, busy = self.stop.answer(result.told)
+        self.reason = self.reason or reason
+        # `busy` is the same on every rank, so all of them finish here or none; and none has to wait for a file.
+        if self.saves.pending and not busy:
+            self.saves.finish()
 
     def _report(self, results: Results) -> None:
         for result in results:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from neoxargs.config.config import Config
 from neoxargs.data.command import summary_of
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
@@ -41,7 +43,7 @@ from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process import ops, setup
-from neoxargs.train.process.mesh import Mesh, apart_from_the_default, build_mesh, destroy_groups
+from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track import Run, Tracker, metrics
@@ -104,11 +106,23 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     asked = questions(trainer, config, tokenizer, mesh, process)
     evaluations = Evaluations(config.training, trainer, data, progress, characters, asked)
     stop_file = described.folder / STOP_FILE if config.training.adlr_autoresume else None
-    every, apart = config.training.adlr_autoresume_interval, apart_from_the_default()
-    stop = StopRequest(process.device, stop_file, every, apart)
+    stop = StopRequest(stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
-    return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed)
+    every = _read_every(config, process.device)
+    return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every)
+
+
+def _read_every(config: Config, device: torch.device) -> int:
+    """Return after how many steps the host waits for a result; see `Loop.read_every`."""
+    # The last two wait in every step: for fp16's overflow check, and to know whether a step is skipped.
+    at_once = (
+        device.type == "cpu",
+        config.profiling.profile,  # which starts and ends between two steps
+        config.precision.precision == "fp16",
+        config.training.on_divergence == "skip",
+    )
+    return 1 if any(at_once) else config.logging.log_interval
 
 
 def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GPT, Iterator[MicroBatch]]:

@@ -118,14 +118,14 @@ def _run(program: str, arguments: list[str], environment: dict[str, str], log: P
 def _pause_after(last: int) -> None:
     from neoxargs.train.loop import Loop
 
-    step = Loop._step
+    read = Loop._read
 
-    def step_or_pause(self: Loop, batches: Any) -> None:
-        step(self, batches)
+    def read_and_pause(self: Loop, unread: int = 0) -> None:
+        read(self, unread)
         while self.position.iteration == last:
             signal.pause()
 
-    Loop._step = step_or_pause  # type: ignore[method-assign]
+    Loop._read = read_and_pause  # type: ignore[method-assign]
 
 
 def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:

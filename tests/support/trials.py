@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch import Tensor
 
 from neoxargs.train.checkpoint.save_load import Checkpoints
@@ -160,7 +161,14 @@ class Training:
             tokens, labels = batch(SAMPLES, seed=number % 5)
             for start in range(data.rank * MICRO_BATCH, SAMPLES, data.size * MICRO_BATCH):
                 own = slice(start, start + MICRO_BATCH)
-                yield MicroBatch(self._as_loaded(tokens[own]), self._as_loaded(labels[own]))
+                yield MicroBatch(
+                    self._as_loaded(tokens[own]), self._as_loaded(labels[own]), reference=self._reference()
+                )
+
+    def _reference(self) -> Tensor | None:
+        """Return log-probabilities for preference training."""
+        prefers = self.config.post_training.train_impl == "dpo"
+        return self._as_loaded(torch.linspace(-60.0, -50.0, MICRO_BATCH)) if prefers else None
 
     def _as_loaded(self, x: Tensor) -> Tensor:
         """Pin the tensor for a GPU, as the data loader does."""

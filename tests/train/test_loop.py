@@ -6,13 +6,12 @@ import errno
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.processes.watch import Progress
@@ -63,10 +62,11 @@ class Engine:
     def learning_rate(self) -> float:
         return 0.5
 
-    def train_step(self, batches: Any) -> Any:
+    def take_step(self, batches: Any, told: tuple[int, ...]) -> Callable[[], Result]:
         self.steps += 1
         given = self.losses.get(self.steps, (float(self.steps), False))
-        return given if isinstance(given, Result) else Result(given[0], None, given[1])
+        result = given if isinstance(given, Result) else Result(given[0], None, given[1])
+        return lambda: replace(result, told=told)
 
     def evaluate(self, batches: Any, count: int) -> HeldOut:
         assert count == 2
@@ -103,14 +103,9 @@ class Saver:
     def close(self) -> None: ...
 
 
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def loop(losses: dict[int, tuple[float, bool] | Result] | None = None, start: int = 0, **options: Any) -> Loop:
+def loop(
+    losses: dict[int, tuple[float, bool] | Result] | None = None, start: int = 0, read_every: int = 1, **options: Any
+) -> Loop:
     given = {"train_iters": 6, "eval_interval": 0, "eval_iters": 2} | options
     saving = Checkpoint(**{name: given.pop(name) for name in list(given) if name in Checkpoint.parameters})
     training, engine, data, progress = Training(**given), Engine(losses or {}), Data(), Progress()
@@ -118,8 +113,8 @@ def loop(losses: dict[int, tuple[float, bool] | Result] | None = None, start: in
     position = Position(start, 4 * start)
     saves = Saves(saving, Saver(), trackers, progress, saved=position if start else None)
     evaluations = Evaluations(training, engine, data, progress)
-    stop = StopRequest(torch.device("cpu"), every=training.adlr_autoresume_interval)
-    return Loop(training, engine, data, saves, evaluations, trackers, stop, progress, position)
+    stop = StopRequest(every=training.adlr_autoresume_interval)
+    return Loop(training, engine, data, saves, evaluations, trackers, stop, progress, position, read_every=read_every)
 
 
 def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:
@@ -496,3 +491,95 @@ def test_a_run_that_diverges_finishes_the_checkpoint_that_is_being_written() -> 
     run = loop({3: (math.nan, False)}, save="x", extra_save_iters=[2])
     run.saves.saver = BackgroundSaver()
     pinned(refused(run.run))
+
+
+class Late(Engine):
+    """Notes which steps were taken when the result of each is read."""
+
+    def __init__(self, losses: dict[int, tuple[float, bool] | Result]) -> None:
+        super().__init__(losses)
+        self.read: list[tuple[int, int]] = []
+
+    def take_step(self, batches: Any, told: tuple[int, ...]) -> Callable[[], Result]:
+        result = super().take_step(batches, told)
+        number = self.steps
+
+        def read() -> Result:
+            self.read.append((number, self.steps))
+            return result()
+
+        return read
+
+
+def late(read_every: int, losses: dict[int, tuple[float, bool] | Result] | None = None, **options: Any) -> Loop:
+    run = loop(losses, read_every=read_every, **options)
+    run.trainer = Late(losses or {})
+    return run
+
+
+def test_a_result_is_read_when_the_next_step_has_been_started_unless_something_follows() -> None:
+    """A log line, a checkpoint, an evaluation, the end; in their order."""
+    run = late(4, train_iters=9, save="x", extra_save_iters=[6], eval_interval=7)
+    run.run()
+    assert run.trainer.read == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 6), (6, 6), (7, 7), (8, 8), (9, 9)]
+    assert happened(run) == [
+        *(("step", number) for number in range(1, 7)), ("save", 6), ("step", 7), ("validation", 7),
+        ("step", 8), ("step", 9), ("validation", 9), ("save", 9),
+    ]  # fmt: skip
+    at_once = late(1, train_iters=3)
+    at_once.run()
+    assert at_once.trainer.read == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_step_that_diverges_is_found_one_step_later_and_never_saved() -> None:
+    run = late(100, {3: (math.nan, False)}, save="x", train_iters=9, extra_save_iters=[2, 3, 4])
+    with pytest.raises(Problems, match="at iteration 3"):
+        run.run()
+    assert (run.trainer.steps, happened(run, "save")) == (3, [("save", 2)])
+    run = late(100, {3: (math.nan, False)}, save="x", train_iters=9)
+    with pytest.raises(Problems, match="at iteration 3"):
+        run.run()
+    assert (run.trainer.steps, happened(run, "save")) == (4, [])
+
+
+def test_a_signal_is_answered_one_step_later_and_the_last_step_is_read_before_it_is_saved() -> None:
+    class Interrupt(Tracker):
+        def on_step(self, step: Step) -> None:
+            if step.iteration == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    run = late(100, train_iters=9, save="x")
+    run.trackers.each.append(Interrupt())
+    # Step 3 has been started when step 2 is read; step 4 tells of the signal, and is read when step 5 has been started.
+    assert run.run() == Outcome(5, "SIGTERM", Path("at5"))
+    assert happened(run, "step") == [("step", number) for number in range(1, 6)]
+    run = late(100, {5: (math.nan, False)}, train_iters=9, save="x")
+    run.trackers.each.append(Interrupt())
+    with pytest.raises(Problems, match="at iteration 5"):
+        run.run()
+    assert not happened(run, "save")
+
+
+def test_a_checkpoint_in_the_background_is_never_waited_for_by_an_answer_from_before_it() -> None:
+    run = late(100, save="x", extra_save_iters=[1, 4])
+    run.saves.saver = saver = BackgroundSaver()
+    run.run()
+    # That of 1 was written when step 4 began, whose result is read at once for the next save.
+    assert saver.finished == [(1, 0), (4, 1), (6, 3)]
+
+
+def test_the_time_of_a_step_does_not_count_that_of_the_one_before_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes a second from the end of the one before it, however early it was started."""
+    clock = iter(range(100))
+    monkeypatch.setattr("neoxargs.train.loop.time.perf_counter", lambda: float(next(clock)))
+    run = late(100, train_iters=8)
+    steps: list[Step] = []
+
+    class Times(Tracker):
+        def on_step(self, step: Step) -> None:
+            steps.append(step)
+
+    run.trackers.each.append(Times())
+    run.run()
+    # The clock is read when a step begins and when one is read: 15 times after the first.
+    assert sum(step.seconds for step in steps) == run.elapsed == 15

@@ -186,10 +186,10 @@ def print_state(engine: interface.Engine) -> None:
     logger.setLevel(before)
 
 
-def monitor_loss(engine: interface.Engine, loss: float) -> None:
-    """Write the loss of a step to DeepSpeed's monitors."""
+def monitor_loss(engine: interface.Engine, loss: float, samples: int) -> None:
+    """Write the loss of a step to DeepSpeed's monitors. samples: how many the run had seen after it."""
     if engine.monitor.enabled and engine.global_rank == 0:
-        engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
+        engine.monitor.write_events([("Train/Samples/train_loss", loss, samples)])
 
 
 def restore_linear() -> None:

@@ -1,7 +1,8 @@
 """Which rank, pipeline stage and weight had the first gradient that is infinite or NaN.
 
 Gradients are examined before they are averaged over the data parallel ranks, which makes them NaN on all of them. The
-cost is one pass over the gradients per reduction; the host reads the result together with the loss of the step.
+cost is one pass over the gradients per reduction; the host reads the result together with the loss of the step, and
+with what the ranks tell each other in the same all-reduce.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 
+#: Names of weights, and the largest absolute value of the gradient of each: infinite or NaN if an element is.
+Gradients = list[tuple[list[str], Tensor]]
+
 
 class NonFinite:
     """Watches the gradients of an engine, one step at a time."""
@@ -29,34 +33,28 @@ class NonFinite:
     def __init__(self, engine: interface.Engine, mesh: Mesh) -> None:
         self.engine, self.mesh = engine, mesh
         self.order = {name: number for number, name in enumerate(named_weights(engine.module))}
-        #: Names of weights, and the largest absolute value of the gradient of each: infinite or NaN if an element is.
-        self.largest: list[tuple[list[str], Tensor]] = []
-        self.flag = torch.zeros((), device=engine.device)
+        self.largest: Gradients = []
+        #: 1 if a gradient of any rank is not finite; then the largest on any rank of each number that was told.
+        self.flags = torch.zeros(1, device=engine.device)
         before_reduction(engine, self._add)
         before_step(engine, self._share)
 
-    def begin_step(self) -> None:
-        """Forget the gradients of the step before."""
-        self.largest.clear()
-        self.flag = torch.zeros((), device=self.engine.device)
+    def begin_step(self, told: Sequence[int] = ()) -> None:
+        """Forget the gradients of the step before. told: numbers of this rank, as many on every rank."""
+        self.largest = []
+        # Filled, not copied from the host, which would wait for the device.
+        zero = torch.zeros((), device=self.engine.device)
+        self.flags = torch.stack([zero, *(torch.full_like(zero, number) for number in told)])
 
-    def read(self, loss: Tensor) -> tuple[float, bool]:
-        """Return the loss of this step, and whether any rank had such a gradient; the same on every rank.
+    def describe(self, losses: Sequence[Tensor], gradients: Gradients) -> str:
+        """Return where the first such number of a step was, "" if it is not known. Collective.
 
-        The host waits for the GPU once, unless there is something to report.
-        """
-        value = float(torch.where(self.flag > 0, math.nan, loss))
-        return (float(loss), bool(self.flag.item())) if math.isnan(value) else (value, False)
-
-    def describe(self, losses: Sequence[Tensor]) -> str:
-        """Return where the first such number of this step was, "" if it is not known. Collective.
-
-        losses: those of this rank's micro batches.
+        losses: those of this rank's micro batches. gradients: `largest` at the end of the step.
         """
         loss = next((word for value in losses if (word := _word(float(value)))), "")
         values = [
             (name, word)
-            for names, largest in self.largest
+            for names, largest in gradients
             for name, value in zip(names, largest.tolist(), strict=True)
             if (word := _word(value))
         ]
@@ -85,9 +83,9 @@ class NonFinite:
             self._add(full_gradients(self.engine))
         if self.largest:
             # 1 where something is not finite, so that MAX means "on any rank".
-            self.flag = 1.0 - torch.cat([largest for _, largest in self.largest]).isfinite().all().float()
+            self.flags[:1] = 1.0 - torch.cat([largest for _, largest in self.largest]).isfinite().all().float()
         if dist.get_world_size() > 1:
-            all_reduce(self.flag, dist.ReduceOp.MAX)
+            all_reduce(self.flags, dist.ReduceOp.MAX)
 
 
 def is_lowest_scale(error: Exception) -> bool:

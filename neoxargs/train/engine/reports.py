@@ -8,6 +8,7 @@ what it measures besides, is always reported.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 from neoxargs.registry.logging import Logging
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
-from neoxargs.train.losses.means import Means
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.process.mesh import Mesh
 
@@ -39,13 +39,21 @@ class StepReporter:
         self.losses.begin_step(self.holdings.loss_scale, self.engine.gradient_accumulation_steps())
         self.measures.clear()
 
-    def after_step(self, skipped: bool) -> dict[str, float]:
-        """Return series name -> value, equal on every rank; empty for a skipped step.
+    def sums(self) -> list[Tensor]:
+        """Return what `means` reads of this step. Collective."""
+        return [means.sums(self.mesh, self.engine.device) for means in (self.losses.means, self.measures)]
 
-        Every rank must call this, because norms are summed over the ranks.
+    def means(self, losses: Sequence[float], measures: Sequence[float]) -> dict[str, float]:
+        """Return series name -> value of what layers and the loss report, from the numbers of `sums`."""
+        measured = self.measures.of(measures)
+        return self.losses.means.of(losses) | {f"train/{name}": value for name, value in measured.items()}
+
+    def after_step(self, skipped: bool) -> dict[str, float]:
+        """Return series name -> norm or share, equal on every rank; empty for a skipped step.
+
+        Every rank must call this, because norms are summed over the ranks. The host waits for what was asked for.
         """
-        measured = {f"train/{name}": value for name, value in self._over_ranks(self.measures).items()}
-        values, self.values = self.values | self._over_ranks(self.losses.means) | measured, {}
+        values, self.values = self.values, {}
         if self.options.log_param_norm:
             values |= self._norms("parameter_norms", self.holdings.values())
         if self.options.log_optimizer_states:
@@ -60,10 +68,7 @@ class StepReporter:
 
     def after_evaluation(self) -> dict[str, float]:
         """Return what the loss measured: name -> mean, equal on every rank. Collective."""
-        return self._over_ranks(self.measures)
-
-    def _over_ranks(self, means: Means) -> dict[str, float]:
-        return means.over_ranks(self.mesh, self.engine.device)
+        return self.measures.over_ranks(self.mesh, self.engine.device)
 
     def _report_gradients(self) -> None:
         gradients, scale = self.holdings.gradients(), self.holdings.loss_scale

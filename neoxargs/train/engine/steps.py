@@ -7,7 +7,7 @@ ranks, each the mean over its own trained tokens, or the mean over all trained t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.process.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Result:
     """Where that was first; "" if it is not known."""
     reports: dict[str, float] = field(default_factory=dict)
     """Optional reports: series name -> value (see reports.py)."""
+    told: tuple[int, ...] = ()
+    """The largest on any rank of each number that the ranks told."""
 
 
 class HeldOut(NamedTuple):
@@ -96,30 +99,50 @@ class Trainer:
         raise NotImplementedError
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        """Take one step. Raises Problems if fp16 gradients overflow at the lowest loss scale."""
+        """Take one step, and wait for its result. Raises Problems as `take_step`."""
+        return self.take_step(batches)()
+
+    def take_step(self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = ()) -> Callable[[], Result]:
+        """Take one step, and return a function that waits for its result, which may be called after later steps.
+
+        told: numbers from 0 to 2^24 of this rank, as many on every rank; the result has the largest of each.
+        Raises Problems if fp16 gradients overflow at the lowest loss scale. The function is collective.
+        """
         engine, watch = self.deepspeed, self.watch
         assert watch is not None
         self.reporter.before_step()
-        watch.begin_step()
+        watch.begin_step(told)
         try:
-            loss, found = watch.read(self.update(batches))
+            loss = self.update(batches)
         except Exception as error:
             if engine.fp16_enabled() and is_lowest_scale(error):
-                raise keeps_overflowing(engine.optimizer.loss_scale, watch.describe([])) from error
+                where = watch.describe([], watch.largest)
+                raise keeps_overflowing(engine.optimizer.loss_scale, where) from error
             raise
         norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
-        overflowed = skipped and engine.fp16_enabled()
-        diverged = not overflowed and (found or not math.isfinite(loss))
-        return Result(
-            loss,
-            grad_norm=None if norm is None else float(norm),
-            skipped=skipped,
-            overflowed=overflowed,
-            scale_is_fixed=engine.fp16_enabled() and not engine.dynamic_loss_scale(),
-            diverged=diverged,
-            where=watch.describe(self.losses()) if diverged else "",
-            reports=self.reporter.after_step(skipped),
-        )
+        fp16, overflowed = engine.fp16_enabled(), skipped and engine.fp16_enabled()
+        fixed = fp16 and not engine.dynamic_loss_scale()
+        on_device = [norm] if isinstance(norm, Tensor) and norm.device == engine.device else []
+        reading = Reading([loss, watch.flags, *self.reporter.sums(), *on_device], engine.device)
+        norm_on_host = None if norm is None or on_device else float(norm)
+        gradients, losses, reports = watch.largest, self.losses(), self.reporter.after_step(skipped)
+
+        def read() -> Result:
+            (mean,), (found, *largest), of_losses, of_measures, *of_norm = reading.read()
+            diverged = not overflowed and (found > 0 or not math.isfinite(mean))
+            return Result(
+                mean,
+                grad_norm=of_norm[0][0] if of_norm else norm_on_host,
+                skipped=skipped,
+                overflowed=overflowed,
+                scale_is_fixed=fixed,
+                diverged=diverged,
+                where=watch.describe(losses, gradients) if diverged else "",
+                reports={} if skipped else {**reports, **self.reporter.means(of_losses, of_measures)},
+                told=tuple(map(int, largest)),
+            )
+
+        return read
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
         """Return the means over `count` batches of `train_batch_size` samples."""
@@ -177,10 +200,15 @@ class Plain(Trainer):
     def losses(self) -> list[Tensor]:
         return self._losses
 
-    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        result = super().train_step(batches)
-        patches.monitor_loss(self.deepspeed, result.loss)
-        return result
+    def take_step(self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = ()) -> Callable[[], Result]:
+        read, samples = super().take_step(batches, told), self.deepspeed.global_samples
+
+        def read_and_write() -> Result:
+            result = read()
+            patches.monitor_loss(self.deepspeed, result.loss, samples)
+            return result
+
+        return read_and_write
 
     def update(self, batches: Iterator[MicroBatch] | None) -> Tensor:
         assert batches is not None

@@ -37,11 +37,14 @@ class Evaluations:
         """What the untrained model answers, to compare with."""
         return self._ask(0, everything=True)
 
+    def due(self, iteration: int) -> bool:
+        """Whether anything is evaluated after a step that is not the last one."""
+        return self._held_out_due(iteration) or bool(self.questions and self.questions.due(iteration))
+
     def after_step(self, iteration: int) -> Results:
         """Of any step but the last one."""
-        every = self.options.eval_interval
-        if every and iteration % every == 0:
-            yield from self._held_out("validation", iteration, iteration // every - 1)
+        if self._held_out_due(iteration):
+            yield from self._held_out("validation", iteration, iteration // self.options.eval_interval - 1)
         if self.questions and self.questions.due(iteration):
             yield from self._ask(iteration)
 
@@ -51,6 +54,10 @@ class Evaluations:
         yield from self._held_out("validation", iteration, iteration // every if every else 0)
         yield from self._held_out("test", iteration)
         yield from self._ask(iteration, everything=True)
+
+    def _held_out_due(self, iteration: int) -> bool:
+        every = self.options.eval_interval
+        return bool(every) and iteration % every == 0
 
     def _held_out(self, split: Split, iteration: int, number: int = 0) -> Iterator[Evaluation]:
         """number: how many evaluations on this split came before in an uninterrupted run."""

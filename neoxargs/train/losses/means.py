@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -39,13 +39,21 @@ class Means:
 
     def over_ranks(self, mesh: Mesh, device: torch.device) -> dict[str, float]:
         """Return name -> mean, without those of which nothing was counted. Collective, unless there are no names."""
-        if not self.names:
-            return {}
+        return self.of(self.sums(mesh, device).flatten().tolist())
+
+    def sums(self, mesh: Mesh, device: torch.device) -> Tensor:
+        """Return (names, 2): the sums over all ranks, which `of` divides. Collective, unless there are no names."""
         none = torch.zeros(2, device=device)
+        if not self.names:
+            return none[:0]
         total = torch.stack([self._sums.get(name, none) for name in self.names])
         # Not over tensor parallel ranks, which all compute the same.
         for axis in (mesh.pipe, mesh.data):
             if axis.size > 1:
                 dist.all_reduce(total, group=axis.group)
-        sums = zip(self.names, total.tolist(), strict=True)
-        return {name: value / count for name, (value, count) in sums if count}
+        return total
+
+    def of(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return name -> mean, of `sums` as numbers of the host, flat."""
+        found = zip(self.names, sums[::2], sums[1::2], strict=True)
+        return {name: value / count for name, value, count in found if count}

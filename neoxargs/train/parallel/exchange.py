@@ -33,7 +33,8 @@ class Exchange:
         self.sent, self.received = torch.stack((ours.sum(1), theirs.sum(1))).tolist()
         experts = torch.arange(ours.shape[1], device=counts.device).repeat(axis.size)
         #: The places of the rows in the order of the experts; they arrive in the order of the ranks.
-        self._order = experts.repeat_interleave(theirs.flatten()).argsort(stable=True)
+        repeated = experts.repeat_interleave(theirs.flatten(), output_size=sum(self.received))
+        self._order = repeated.argsort(stable=True)
 
     def there(self, rows: Tensor) -> Tensor:
         """Return the rows for this rank's experts, from this rank's rows; both are sorted by expert."""

@@ -121,15 +121,6 @@ def _own_group(ranks: list[list[int]]) -> dist.ProcessGroup:
     return group
 
 
-def apart_from_the_default() -> dist.ProcessGroup | None:
-    """Return a group of all ranks whose messages do not wait for those of the default one; None: that is the default.
-
-    Collective. NCCL runs the operations of one communicator one after the other.
-    """
-    everyone = [list(range(dist.get_world_size()))]
-    return _own_group(everyone) if dist.get_world_size() > 1 and _splits() else None
-
-
 def _splits() -> bool:
     """Whether the communicator of all ranks can be divided: with NCCL, whose ranks have been given their device."""
     world: Any = dist.group.WORLD

@@ -11,17 +11,13 @@ import torch
 
 from neoxargs.base.problems import Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.processes.watch import Progress
-from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.checkpoint import saving
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process import mesh, setup
-from neoxargs.train.process.stop_request import StopRequest
-from neoxargs.train.saves import Saves
-from neoxargs.train.track.trackers import Trackers
 from tests.support.deepspeed_version import HAS_ONEBIT
+from tests.support.loops import loop_of
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
@@ -84,32 +80,11 @@ def train(trials: dict[str, Trial], root: str) -> dict[str, Ended]:
     return found
 
 
-class _Data:
-    def __init__(self, built: Training) -> None:
-        self.built, self.comparison = built, Comparison()
-
-    def train(self, consumed: int) -> Iterator[Any] | None:
-        return self.built.micro_batches(consumed)
-
-    def held_out(self, split: str, evaluation: int = 0) -> None:
-        raise AssertionError
-
-    def has(self, split: str) -> bool:
-        return False
-
-
 def _ended(one: Trial, process: Any, folder: str) -> Ended:
-    from neoxargs.train.evaluation.in_training import Evaluations
-    from neoxargs.train.loop import Loop
-
     saving = {"save": folder, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1, "train_iters": 9}
     built = Training(Trial(saving | one.config, one.deepspeed))
     saver = built.checkpoints(process)
-    data, trackers, progress = _Data(built), Trackers([]), Progress()
-    saves = Saves(built.config.checkpoint, saver, trackers, progress)
-    evaluations = Evaluations(built.config.training, built.engine, data, progress)
-    stop = StopRequest(process.device)
-    loop = Loop(built.config.training, built.engine, data, saves, evaluations, trackers, stop, progress, Position())
+    loop = loop_of(built, saver)
     weights = named_weights(built.engine.deepspeed.module)
     name = [name for name, weight in weights.items() if weight.requires_grad and len(_shape(weight)) > 1][-2]
 

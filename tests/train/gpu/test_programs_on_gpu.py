@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from torch import Tensor
 
 from neoxargs.convert.huggingface import exporting
 from tests.support import simulated_gpu
@@ -87,26 +88,55 @@ def iterations(arguments: list[str]) -> list[list[Wait]]:
     from tests.support.simulated_gpu.waits import recorded
 
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # a daemon may not start workers
-    starts, ask = [], StopRequest.ask
+    starts, tell = [], StopRequest.tell
 
-    def begin(request: StopRequest, *arguments: Any, **options: Any) -> None:
+    def begin(request: StopRequest, *arguments: Any, **options: Any) -> tuple[int, int]:
         """The first operation of an iteration."""
         starts.append(len(waits))
-        ask(request, *arguments, **options)
+        return tell(request, *arguments, **options)
 
-    with recorded() as waits, patch.object(StopRequest, "ask", begin):
+    with recorded() as waits, patch.object(StopRequest, "tell", begin):
         code, _, errors = train_on_rank(arguments)
     assert code == 0, errors
     return [waits[a:b] for a, b in pairwise(starts)]
 
 
-def test_an_iteration_waits_three_times(tmp_path: Path) -> None:
-    """The waits are for the loss, the gradient norm and a request to stop; loader workers pin their batches."""
-    arguments = rank_arguments(tmp_path, 1, **RUN | {"save": None, "pipe_parallel_size": 0})
-    [found] = run_ranks(iterations, 1, arguments, on=GPU)
+#: What the host waits for at the end of an iteration: the result of a step, which it has once copied and then reads.
+READS = "event.synchronize"
+
+
+def waits_of(folder: Path, function: Any = iterations) -> list[list[Wait]]:
+    nothing_follows = {"save": None, "eval_interval": 100, "log_interval": 100}
+    arguments = rank_arguments(folder, 1, **RUN | nothing_follows | {"pipe_parallel_size": 0})
+    [found] = run_ranks(function, 1, arguments, on=GPU)
     assert len(found) == 3
-    for waits in found[1:]:
-        assert len(waits) <= 3, listed(waits)
+    return found[1:]  # type: ignore[no-any-return]
+
+
+def test_an_iteration_only_waits_for_the_step_before(tmp_path: Path) -> None:
+    """Loss, gradient norm and request to stop are read together; loader workers pin their batches."""
+    for waits in waits_of(tmp_path):
+        assert [wait.what for wait in waits] == [READS], listed(waits)
+
+
+def iterations_that_read(arguments: list[str]) -> list[list[Wait]]:
+    """The same, with a loop that reads the loss of each step itself."""
+    from neoxargs.train.engine.steps import Plain
+
+    update = Plain.update
+
+    def reads(trainer: Plain, batches: Any) -> Tensor:
+        loss = update(trainer, batches)
+        assert loss.item() > 0
+        return loss
+
+    with patch.object(Plain, "update", reads):
+        return iterations(arguments)
+
+
+def test_a_number_that_is_read_in_every_step_is_found(tmp_path: Path) -> None:
+    for waits in waits_of(tmp_path, iterations_that_read):
+        assert [wait.what for wait in waits] == ["item", READS], listed(waits)
 
 
 def test_text_is_that_of_the_cpu(trained: Path, copy: Path) -> None:

@@ -120,6 +120,67 @@ def test_what_makes_the_host_wait_is_named() -> None:
     assert found["item"] == [Wait("item", f"{HERE}:{line}")]
 
 
+#: Operators whose result's size or value the host must know, as torch says by tags; each in a call that waits.
+TAGGED = {
+    "_ctc_loss": lambda x, n: torch.ops.aten._ctc_loss(x.view(2, 1, 1), n.view(1, 2) * 0 + 1, n[:1] + 1, n[:1]),
+    "_local_scalar_dense": lambda x, n: torch.ops.aten._local_scalar_dense(x[0]),
+    "_unique": lambda x, n: torch.ops.aten._unique(x),
+    "_unique2": lambda x, n: torch.ops.aten._unique2(x),
+    "allclose": lambda x, n: torch.allclose(x, x),
+    "argwhere": lambda x, n: torch.argwhere(x),
+    "bincount": lambda x, n: torch.bincount(n),
+    "equal": lambda x, n: torch.equal(x, x),
+    "index": lambda x, n: x[x > 0],
+    "item": lambda x, n: x[0].item(),
+    "linalg_lstsq": lambda x, n: torch.linalg.lstsq(x.view(2, 1), x.view(2, 1)),
+    "masked_select": lambda x, n: x.masked_select(x > 0),
+    "nonzero": lambda x, n: x.nonzero(),
+    "one_hot": lambda x, n: torch.nn.functional.one_hot(n),
+    "repeat_interleave": lambda x, n: x.repeat_interleave(n),
+    "unique_consecutive": lambda x, n: torch.unique_consecutive(x),
+    "unique_dim": lambda x, n: torch.unique(x.view(2, 1), dim=0),
+    "unique_dim_consecutive": lambda x, n: torch.unique_consecutive(x.view(2, 1), dim=0),
+}
+#: The same operators, where the host knows enough.
+KNOWN = {
+    "index": lambda x, n: x[n - 1],
+    "one_hot": lambda x, n: torch.nn.functional.one_hot(n, 3),
+    "repeat_interleave": lambda x, n: x.repeat_interleave(n, output_size=2),
+}
+
+
+def tagged() -> set[str]:
+    """Return the operators that torch tags so."""
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    names = (name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    overloads = (name.partition(".") for name in names)
+    packets = ((base, getattr(torch.ops.aten, base, None), overload or "default") for base, _, overload in overloads)
+    found = ((base, getattr(packet, overload, None)) for base, packet, overload in packets)
+    return {base for base, operator_ in found if operator_ and tags & {*operator_.tags}}
+
+
+def wait_for_tagged() -> dict[str, tuple[list[Wait], list[Wait]]]:
+    """Return the waits of each of these operators, also where the host knows enough."""
+    from tests.support.simulated_gpu.waits import recorded
+
+    x, n = torch.ones(2, device="cuda"), torch.ones(2, dtype=torch.long, device="cuda")
+    found = {}
+    for name, call in TAGGED.items():
+        with recorded() as waits:
+            call(x, n)
+        with recorded() as known:
+            KNOWN.get(name, lambda x, n: None)(x, n)
+        found[name] = (list(waits), list(known))
+    return found
+
+
+def test_every_operator_waits_that_torch_says_depends_on_values() -> None:
+    assert tagged() == set(TAGGED)
+    [found] = run_ranks(wait_for_tagged, 1, on=simulated_gpu.MACHINE)
+    assert [name for name, (waits, _) in found.items() if not waits] == []
+    assert {name: known for name, (_, known) in found.items() if known} == {}
+
+
 def train_wrongly() -> dict[str, Any]:
     """Return what is reported about faults in the middle of a training step."""
     from neoxargs.train.model.blocks.sequential import TransformerBlock

@@ -89,10 +89,14 @@ inline Tensor& set_storage(Tensor& self, at::Storage storage, int64_t offset, at
 inline const std::set<std::string> takes_both{
     "aten::index", "aten::_index_put_impl_", "aten::index_put_", "aten::index_put", "aten::_foreach_copy_",
     "aten::_to_cpu", "aten::set_", "aten::is_set_to", "aten::record_stream"};
-// Operators whose result's size or value the host must know.
-inline const std::set<std::string> waits{
-    "aten::nonzero", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::masked_select",
-    "aten::is_nonzero", "aten::equal", "aten::repeat_interleave", "aten::bincount", "aten::_unique"};
+// Whether the host must know the result's size or value, which torch says of its operators by these tags. The size of
+// `repeat_interleave` can be given.
+inline bool waits(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> values) {
+  const auto& name = op.schema().name();
+  if (name == "aten::index") return false;  // only by a mask: see `selects_by_mask`
+  if (name == "aten::repeat_interleave") return values.back().isNone();
+  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+}
 
 struct Arguments {
   const c10::FunctionSchema& schema;
@@ -150,7 +154,7 @@ inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto count = schema.arguments().size();
   const Arguments arguments{schema, torch::jit::last(*stack, count)};
   if (!takes_both.count(schema.name())) arguments.check_devices();
-  if (waits.count(schema.name())) report(schema.name().c_str());
+  if (waits(op, arguments.values)) report(schema.name().c_str());
   if (arguments.selects_by_mask()) report("index by a mask");
   for (size_t i = 0; i < count; i++) make_host_argument((*stack)[stack->size() - count + i], schema.arguments()[i]);
   inside++;
@@ -182,6 +186,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   m.impl("set_.source_Storage_storage_offset", simulated::set_storage);
   m.impl("record_stream", [](at::Tensor&, c10::Stream) {});
+  // A GPU has a kernel of it; what torch does without one reads the sizes of the groups on the host.
+  m.impl("_grouped_mm", torch::CppFunction::makeFromBoxedFunction<&simulated::fallback>());
 }
 
 TORCH_LIBRARY(simulated_gpu, m) {

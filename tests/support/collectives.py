@@ -1,0 +1,82 @@
+"""What a rank sends: every collective operation, and every message to another rank, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.train.process.shared_memory import Channel
+
+#: The methods of a process group that communicate; of two names of one operation, torch.distributed calls one.
+OPERATORS = (
+    "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced", "all_to_all_single",
+    "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
+    "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource",
+    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced", "scatter", "send",
+)  # fmt: skip
+
+
+class Collective(NamedTuple):
+    """One operation of this rank."""
+
+    operator: str
+    ranks: tuple[int, ...]
+    """Of the run, in the group."""
+    peer: int | None
+    """The other rank of a message, or the source of a broadcast; None if all do the same."""
+    tensors: tuple[tuple[torch.dtype, int], ...]
+    """Type and number of elements of each."""
+
+
+@contextmanager
+def logged() -> Iterator[list[Collective]]:
+    """Record what this process sends within the block."""
+    found: list[Collective] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OPERATORS:
+            if hasattr(dist.ProcessGroup, name):
+                patch.setattr(dist.ProcessGroup, name, _recording(name, getattr(dist.ProcessGroup, name), found))
+        for name in ("start_all_reduce", "broadcast"):
+            patch.setattr(Channel, name, _of_channel(name, getattr(Channel, name), found))
+        yield found
+
+
+def _recording(name: str, inner: Any, found: list[Collective]) -> Any:
+    def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
+        ranks = tuple(dist.get_process_group_ranks(group))
+        values = [*arguments, *keywords.values()]
+        found.append(Collective(name, ranks, _peer(name, values, ranks), tuple(_tensors(values))))
+        return inner(group, *arguments, **keywords)
+
+    return call
+
+
+def _peer(name: str, values: list[Any], ranks: tuple[int, ...]) -> int | None:
+    if name in ("send", "recv"):
+        return ranks[int(values[1])]
+    root = next((value.rootRank for value in values if hasattr(value, "rootRank")), None)
+    return None if root is None else ranks[int(root)]
+
+
+def _tensors(values: Any) -> Iterator[tuple[torch.dtype, int]]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value.dtype, value.numel()
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _of_channel(name: str, inner: Any, found: list[Collective]) -> Any:
+    def call(channel: Any, x: Tensor, *arguments: Any) -> Any:
+        peer = arguments[0] if name == "broadcast" else None
+        found.append(Collective(name, tuple(range(channel.size)), peer, ((x.dtype, x.numel()),)))
+        return inner(channel, x, *arguments)
+
+    return call
