@@ -109,11 +109,11 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     stop = StopRequest(stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
-    every = _read_every(config, process.device)
+    every = read_every(config, process.device)
     return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every)
 
 
-def _read_every(config: Config, device: torch.device) -> int:
+def read_every(config: Config, device: torch.device) -> int:
     """Return after how many steps the host waits for a result; see `Loop.read_every`."""
     # The last two wait in every step: for fp16's overflow check, and to know whether a step is skipped.
     at_once = (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.processes.watch import Progress
@@ -23,11 +24,13 @@ from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
 from neoxargs.train.process.stop_request import StopRequest
+from neoxargs.train.run import read_every
 from neoxargs.train.saves import Saves
 from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
 from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.trackers import Trackers
 from tests.support.refused import ids, refused
+from tests.support.small_gpt import small
 from tests.support.snapshots import pinned
 
 
@@ -529,6 +532,23 @@ def test_a_result_is_read_when_the_next_step_has_been_started_unless_something_f
     at_once = late(1, train_iters=3)
     at_once.run()
     assert at_once.trainer.read == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("device", "values", "every"),
+    [
+        ("cuda", {}, 100),
+        ("cuda", {"log_interval": 7}, 7),
+        ("cpu", {}, 1),
+        ("cuda", {"profile": True}, 1),
+        ("cuda", {"precision": "fp16"}, 1),
+        ("cuda", {"on_divergence": "skip"}, 1),
+    ],
+)
+def test_results_are_read_late_on_gpus_unless_a_step_is_waited_for_anyway(
+    device: str, values: dict[str, Any], every: int
+) -> None:
+    assert read_every(small(**{"precision": "fp32"} | values), torch.device(device)) == every
 
 
 def test_a_step_that_diverges_is_found_one_step_later_and_never_saved() -> None:

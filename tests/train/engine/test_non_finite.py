@@ -1,4 +1,7 @@
-"""A gradient that is infinite or NaN ends the run in the same step, with its place, and is never saved."""
+"""A gradient that is infinite or NaN ends the run in the same step, with its place, and is never saved.
+
+Where results are read late, as on GPUs, the next step has been started.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,10 @@ LAYOUTS = {
     **({"fp32 one bit": trial({}, **{"optimizer.type": "OneBitAdam", "optimizer.params.freeze_step": 1})}
        if HAS_ONEBIT else {}),
     "fp32 background": trial({}, save_in_background=True),
+    **{f"{name}, read late": one for name, one in (
+        ("fp32 ZeRO-0", trial({}, checkpoint_factor=100)), ("bf16 ZeRO-1", trial(BF16, 1, checkpoint_factor=100)),
+        ("fp32 ZeRO-3", trial({}, 3, checkpoint_factor=100)), ("bf16 pp", trial(BF16, checkpoint_factor=100, **PIPE)),
+    )},
     "bf16 skip": trial(BF16, on_divergence="skip", max_skipped_steps=1),
 }  # fmt: skip
 
@@ -75,16 +82,16 @@ def train(trials: dict[str, Trial], root: str) -> dict[str, Ended]:
     allow_fp16()
     found = {}
     for name, one in trials.items():
-        found[name] = _ended(one, process, str(Path(root, name)))
+        found[name] = _ended(one, process, str(Path(root, name)), read_every=100 if "late" in name else 1)
         mesh.destroy_groups()
     return found
 
 
-def _ended(one: Trial, process: Any, folder: str) -> Ended:
+def _ended(one: Trial, process: Any, folder: str, read_every: int) -> Ended:
     saving = {"save": folder, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1, "train_iters": 9}
     built = Training(Trial(saving | one.config, one.deepspeed))
     saver = built.checkpoints(process)
-    loop = loop_of(built, saver)
+    loop = loop_of(built, saver, read_every=read_every)
     weights = named_weights(built.engine.deepspeed.module)
     name = [name for name, weight in weights.items() if weight.requires_grad and len(_shape(weight)) > 1][-2]
 
@@ -99,6 +106,7 @@ def _ended(one: Trial, process: Any, folder: str) -> Ended:
         loop.run()
     except Problems as problems:
         [problem] = problems.problems
+        assert loop.position.iteration == BAD + (read_every > 1) or "fp16" in one.deepspeed
         saver.close()  # which removes old checkpoints on rank 0
         return Ended(problem.id, problem.what, name, list(_not_finite(Path(folder))) if process.main else [])
     return Ended("", "", name, [])
@@ -126,7 +134,11 @@ def test_a_gradient_that_is_nan_is_named_and_never_saved(runs: tuple[list[dict[s
     # Tensor parallel ranks have equal gradients of most weights, and share their errors.
     assert f"the gradient of {ended.weight} is NaN" in ended.message
     assert "first found on rank 1 on " in ended.message
-    assert ("(pipeline stage 1)" in ended.message) == name.endswith(" pp")
+    assert ("(pipeline stage 1)" in ended.message) == (" pp" in name)
+    assert f"at iteration {BAD}" in ended.message or "fp16" in name
+    if "late" in name:
+        assert not checkpoint_folder.checkpoints(root / name)
+        return
     [saved] = checkpoint_folder.checkpoints(root / name)
     # Steps with an overflow change nothing, and may be saved.
     assert saved.name == f"global_step{BAD - 1}" or "fp16" in name
