@@ -4,6 +4,7 @@
         rank-0.log, rank-1.log       the complete output of each rank
         rank-1.json                  only for a failed rank: time and reason
         rank-1.stack                 only for a rank that made no progress: its Python stacks
+        flight-1                     then, and if NCCL timed out: its collective operations (flight_records.py)
 
 When one rank fails, the other ranks lose their connections to it shortly after and fail too. They are not the cause.
 """
@@ -27,7 +28,7 @@ from typing import Any
 from neoxargs.base.problems import Problems, sentence
 from neoxargs.base.shipped import IMPORT_ROOT
 from neoxargs.config.config import Config
-from neoxargs.processes import watch
+from neoxargs.processes import flight_records, watch
 from neoxargs.processes.exit_codes import Evidence, describe_exit, is_timeout
 from neoxargs.processes.process_tree import start_time
 from neoxargs.processes.watch import Watch
@@ -153,7 +154,7 @@ def _reserved_files(logs: Path, rank: int) -> tuple[Path, Path]:
 
 def reserve_files(logs: Path, rank: int) -> None:
     """Remove the files of an earlier attempt with this name, and reserve space for a record in case the disk fills."""
-    for path in (log_file(logs, rank), record_file(logs, rank)):
+    for path in (log_file(logs, rank), record_file(logs, rank), flight_records.record_file(logs, rank)):
         path.unlink(missing_ok=True)
     supervisor = {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
     for path, values in zip(_reserved_files(logs, rank), (supervisor, {}), strict=True):
@@ -334,6 +335,7 @@ def _sentences(failures: list[RankFailure], logs: Path) -> Iterator[str]:
     first, *others = failures
     yield f"rank {first.rank} on {first.host} failed first: {first.reason}"
     yield from _stacks(failures, logs)
+    yield from flight_records.sentences(logs)
     yield _log_excerpt(first, logs)
     for cause, group in groupby(others, lambda failure: failure.cause):
         ranks = sorted(failure.rank for failure in group)

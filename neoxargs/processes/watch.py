@@ -27,7 +27,7 @@ FLOOR = 180.0
 #: least `LONG_FLOOR` seconds if the limit is learnt.
 LONG = 10
 LONG_FLOOR = 1800.0
-#: Seconds for all ranks to write their stacks, before the first is killed and the others lose their connections.
+#: Seconds for all ranks to write stacks and records, before the first is killed and the others lose their connections.
 COLLECT = 10.0
 #: Steps from which the median is taken.
 WINDOW = 101
@@ -42,8 +42,8 @@ STATES = {
 }
 
 #: Bytes of the shared memory: the deadline and the seconds until it, each a double; what the rank does; whether it is
-#: done.
-_TIMES, _TEXT, _FINISHED = slice(0, 16), slice(16, 128), 128
+#: done; whether its record of collective operations is wanted.
+_TIMES, _TEXT, _FINISHED, _RECORD = slice(0, 16), slice(16, 128), 128, 129
 
 
 class Watch:
@@ -70,6 +70,14 @@ class Watch:
     @property
     def finished(self) -> bool:
         return bool(self.memory[_FINISHED])
+
+    @property
+    def record_wanted(self) -> bool:
+        """Whether the rank is to write what torch's flight recorder has of it."""
+        return bool(self.memory[_RECORD])
+
+    def ask_for_record(self) -> None:
+        self.memory[_RECORD] = 1
 
     def late(self) -> str:
         """Return what the rank has not finished in time, "" if it is in time."""
@@ -165,6 +173,7 @@ class Lateness:
             return 0
         self.reason += STATES.get(state(pid), "")
         self.kill_at = now + COLLECT
+        self.watch.ask_for_record()
         with contextlib.suppress(OSError):
             self.marker.touch()
         return STACK_SIGNAL

@@ -50,11 +50,11 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
         lock = inherited_lock(arguments.config) or joined_lock(arguments.config, os.environ, arguments.launch)
     except Problems:
         return _run(program, argv)  # raises the same problems and reports them
-    gpu_environment.set_environment(arguments.config)
-    if not arguments.attempt:
-        return _run(program, argv)
     config = arguments.config
-    logs = failures.logs_folder(config, arguments.attempt)
+    logs = failures.logs_folder(config, arguments.attempt) if arguments.attempt else None
+    gpu_environment.set_environment(config, logs)
+    if logs is None:
+        return _run(program, argv)
     return run_supervised(
         lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config), lock,
         exits_early=bool(config.get("autotuning.enabled")),  # DeepSpeed ends the process when it has measured

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from neoxargs.config.config import Config
 from neoxargs.hosts.devices import device
+from neoxargs.processes import flight_records
 
 #: torch's present and former name of the variable for its allocator.
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def set_environment(config: Config) -> None:
-    """Set the variables for this run, if it has GPUs. Call this before torch is imported."""
+def set_environment(config: Config, logs: Path | None = None) -> None:
+    """Set the variables for this run, if it has GPUs. Call this before torch is imported. logs: of this attempt."""
     if device(os.environ) == "cuda":
-        os.environ.update(environment(config, os.environ))
+        os.environ.update(environment(config, os.environ, logs))
 
 
-def environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+def environment(config: Config, environ: Mapping[str, str], logs: Path | None = None) -> dict[str, str]:
     """Return the variables for this run, without those that `environ` sets already."""
     wanted: dict[str, str] = {}
+    if logs:  # torch adds the rank to the name
+        wanted = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": str(logs / flight_records.PREFIX)}
     if not any(name in environ for name in ALLOCATOR):
         # Segments that grow leave no gaps of unused memory between activations of different sizes.
         wanted[ALLOCATOR[0]] = "expandable_segments:True"

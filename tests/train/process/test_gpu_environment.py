@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neoxargs.processes import flight_records
 from neoxargs.train.process import gpu_environment
 from tests.support.small_gpt import small
 
@@ -34,6 +36,17 @@ def test_kernels_of_tensor_parallel_layers_start_in_order() -> None:
 def test_deterministic() -> None:
     added = environment(deterministic=True).items() - environment().items()
     assert dict(added) == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_NVLS_ENABLE": "0"}
+
+
+def test_nccl_writes_what_it_has_recorded_beside_the_logs() -> None:
+    """Under the name that the report reads, to which torch adds the rank."""
+    logs = Path("logs/1")
+    added = gpu_environment.environment(small(), {}, logs).items() - environment().items()
+    assert dict(added) == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": "logs/1/flight-"}
+    assert str(flight_records.record_file(logs, 3)) == "logs/1/flight-" + "3"
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in gpu_environment.environment(
+        small(), {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, logs
+    )
 
 
 def test_it_is_set_on_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
