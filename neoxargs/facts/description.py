@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.batch_sizes import RAMP, BatchSizes
 from neoxargs.facts.data import path_list
 from neoxargs.facts.layer_kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
@@ -92,6 +93,10 @@ def _rounded(number: int) -> str:
 def batch(config: Config, with_sources: bool = True) -> Iterator[str]:
     yield batch_equation(config, with_sources)
     yield f"{sequences_per_batch(config) * config.shape.seq_length:,} tokens per step"
+    sizes = BatchSizes.of(config.get)
+    if sizes.changes:
+        ramp, steps = config.get(RAMP), sizes.stages[-1].iteration
+        yield f"ramp from {sizes.first:,} samples, {ramp[1]:,} more at a time, over {counted(steps, 'step')}"
 
 
 def precision(config: Config) -> str:

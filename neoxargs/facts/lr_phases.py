@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
+from neoxargs.facts.batch_sizes import BatchSizes
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
 #: the decays of Megatron-LM's WSD (`megatron/core/optimizer_param_scheduler.py`).
@@ -44,10 +45,14 @@ class Sizes(NamedTuple):
 
     iterations: int
     """Of the run."""
-    samples: int
-    """Of an iteration."""
+    batches: BatchSizes
     tokens: int
     """Of a sample."""
+
+    @classmethod
+    def of(cls, get: Callable[[str], Any]) -> Sizes:
+        """Return the sizes of a run's parameters."""
+        return cls(get("train_iters"), BatchSizes.of(get), get("seq_length"))
 
 
 class PhaseError(Exception):
@@ -156,7 +161,10 @@ def _iterations(given: Any, sizes: Sizes) -> int | None:
     if not found:
         return None
     number, unit = float(found[1]) * THOUSANDS[(found[3] or "").upper()], (found[4] or found[2]).lower()
-    of_one = {"": 1, "iteration": 1, "%": 100 / sizes.iterations, "sample": sizes.samples}
-    count = number / of_one.get(unit, sizes.samples * sizes.tokens)
+    of_one = {"": 1, "iteration": 1, "%": 100 / sizes.iterations}
+    if unit in of_one:
+        count = number / of_one[unit]
+    else:
+        count = sizes.batches.iterations_in(int(number / (sizes.tokens if unit == "token" else 1) + 1e-9))
     is_part = unit in ("", "iteration") and count != int(count)
     return None if number == 0 or is_part or (unit == "%" and number > 100) else max(1, int(count + 1e-9))

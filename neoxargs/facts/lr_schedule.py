@@ -53,8 +53,7 @@ class LearningRateCurve(Record):
     def of(cls, get: Get) -> LearningRateCurve:
         """Return the curve of a run's parameters. Raises lr_phases.PhaseError."""
         if listed := get("lr_schedule"):
-            sizes = lr_phases.Sizes(get("train_iters"), get("train_batch_size"), get("seq_length"))
-            found = [list(phase) for phase in lr_phases.phases(listed, get("lr"), sizes)]
+            found = [list(phase) for phase in lr_phases.phases(listed, get("lr"), lr_phases.Sizes.of(get))]
             return cls(PHASES, get("lr"), 0.0, 0.0, get("train_iters"), phases=found)
         decay_iters = get("lr_decay_iters")
         warmup_iters, from_zero = get("warmup") * decay_iters, get("warmup_from_zero")

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.batch import sequences_per_sample
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import LearningRateCurve, rates
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.optimizers import moments
@@ -33,9 +34,11 @@ class Drawn(Record):
     def epochs(self) -> float | None:
         return self.tokens / self.available if self.available else None
 
-    def repeats_in(self, iterations: int) -> int | None:
+    def repeats_in(self, iterations: int, sizes: BatchSizes) -> int | None:
         """Return the iteration in which a document is read a second time, about; None if none is."""
-        return int(iterations / self.epochs) + 1 if self.epochs and self.epochs > 1 else None
+        if not self.epochs or self.epochs <= 1:
+            return None
+        return sizes.iterations_in(int(sizes.samples_after(iterations) / self.epochs)) + 1
 
 
 class Timeline(Record):
@@ -60,9 +63,34 @@ class Timeline(Record):
         """The iterations that are left."""
         return max(0, self.iterations - self.start)
 
+    @cached_property
+    def sizes(self) -> BatchSizes:
+        return BatchSizes.of(self.config.get)
+
     @property
-    def tokens_per_iteration(self) -> int:
-        return sequences_per_batch(self.config) * self.config.shape.seq_length
+    def batches(self) -> list[tuple[int, int]]:
+        """Iterations, counted from 1, in which the batch of the iterations that are left has a new size, and it."""
+        first = min(self.start + 1, self.iterations)
+        sizes = {max(stage.iteration + 1, first): stage.size for stage in self.sizes.stages}
+        return [(iteration, size) for iteration, size in sizes.items() if iteration <= self.iterations]
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return sequences_per_sample(self.config) * self.config.shape.seq_length
+
+    def tokens(self, iteration: int) -> int:
+        """Return the tokens that are read up to an iteration."""
+        return self.sizes.samples_after(iteration) * self.tokens_per_sample
+
+    @property
+    def tokens_left(self) -> int:
+        return self.tokens(max(self.start, self.iterations)) - self.tokens(self.start)
+
+    def over_samples(self, last: float) -> list[tuple[float, float]]:
+        """Return a curve over the iterations that grows with the samples from 0 to `last`."""
+        ends = [*(stage.iteration for stage in self.sizes.stages if stage.iteration < self.iterations), self.iterations]
+        total = self.sizes.samples_after(self.iterations)
+        return [(float(end), last * self.sizes.samples_after(end) / total) for end in ends]
 
     @property
     def ends_of_phases(self) -> list[int]:

@@ -8,7 +8,7 @@ from html import escape
 from neoxargs.base.charts.line_chart import PHONE, Chart, Point, Series, draw, figure
 from neoxargs.base.text import format_count, format_percent
 from neoxargs.facts.timeline import Timeline
-from neoxargs.facts.timeline_words import columns, evaluation, learning_rate, saves
+from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves
 
 #: Colours of the curves of sources, legible on a light and a dark ground.
 SOURCE_COLOURS = ("#2563eb", "#d97706", "#0f9d58", "#a855f7", "#e2605f", "#0ea5b7", "#c9a227", "#9a9aa6")
@@ -23,6 +23,7 @@ def section(timeline: Timeline, measured: Sequence[Point] = ()) -> str:
     """
     rows = {
         "learning rate": [learning_rate(timeline)],
+        "batch size": [batch_sizes(timeline)] if timeline.sizes.changes else [],
         "evaluation": [evaluation(timeline)],
         "checkpoints": [saves(timeline)],
     }
@@ -45,8 +46,10 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
     rates = [Series("planned", "train", [(float(iteration), rate) for iteration, rate in timeline.learning_rate])]
     rates += [Series("measured", "validation", measured)] if measured else []
     yield Chart("Learning rate", "", rates, steps=steps)
+    if len(timeline.batches) > 1:
+        yield Chart("Batch size", "samples", [Series("batch size", "train", _stairs(timeline))], steps=steps)
     epochs = [
-        Series(each.name, f"source{number}", [(0.0, 0.0), (steps[1], each.epochs)])
+        Series(each.name, f"source{number}", timeline.over_samples(each.epochs))
         for number, each in enumerate(timeline.drawn[: len(SOURCE_COLOURS)])
         if each.epochs is not None
     ]
@@ -54,8 +57,8 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
         highest = max(point[1] for each in epochs for point in each.points)
         level = ("one epoch", 1.0) if highest > 1 else None
         yield Chart("Passes over each source", "epochs", epochs, level=level, steps=steps)
-    line = [(0.0, 0.0), (steps[1], float(timeline.iterations * timeline.tokens_per_iteration))]
-    done = ("done already", float(timeline.start * timeline.tokens_per_iteration)) if timeline.start else None
+    line = timeline.over_samples(timeline.tokens(timeline.iterations))
+    done = ("done already", float(timeline.tokens(timeline.start))) if timeline.start else None
     yield Chart("Tokens", "", [Series("tokens", "train", line)], level=done, steps=steps)
     if timeline.disk_bytes:
         disk = [(float(iteration), size) for iteration, size in timeline.disk]
@@ -63,6 +66,15 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
         yield Chart(
             "Checkpoints on disk", "bytes", [Series("checkpoints", "validation", disk)], level=most, steps=steps
         )
+
+
+def _stairs(timeline: Timeline) -> list[Point]:
+    """Return the batch size along the iterations, constant up to each new one."""
+    points: list[Point] = []
+    for iteration, size in timeline.batches:
+        points += [(iteration, points[-1][1])] if points else []
+        points.append((iteration, float(size)))
+    return [*points, (timeline.iterations, points[-1][1])]
 
 
 def _sources(timeline: Timeline) -> str:

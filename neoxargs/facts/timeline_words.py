@@ -10,6 +10,8 @@ from neoxargs.facts.timeline import Drawn, Timeline
 
 #: Shares of the run at which the learning rate is listed.
 SHARES = (0.25, 0.5, 0.75)
+#: Batch sizes that are listed at most.
+MAX_SIZES = 4
 #: Checkpoints that are listed at most.
 MAX_SAVES = 4
 
@@ -21,6 +23,17 @@ def learning_rate(timeline: Timeline) -> str:
     between = timeline.ends_of_phases or [round(first + share * timeline.left) for share in SHARES]
     chosen = {iteration for iteration in (first + 1, peak, *between, last) if first < iteration <= last} or {last}
     return ", ".join(f"{rate(iteration - 1):.3g} in iteration {iteration:,}" for iteration in sorted(chosen))
+
+
+def batch_sizes(timeline: Timeline) -> str:
+    """Return the sizes of the batch and the iterations in which they begin, as many as fit into a line."""
+    found = timeline.batches
+    listed_all = len(found) <= MAX_SIZES
+    some = [f"{size:,} from iteration {iteration:,}" for iteration, size in (found if listed_all else found[:2])]
+    if listed_all:
+        return listed(some, "and")
+    iteration, size = found[-1]
+    return f"{', '.join(some)}, ... {size:,} from iteration {iteration:,} ({len(found)} sizes)"
 
 
 def evaluation(timeline: Timeline) -> str:
@@ -57,7 +70,7 @@ def columns(drawn: Drawn, timeline: Timeline) -> tuple[str, str, str]:
     """Return the tokens of one pass, the number of passes, and where the second begins."""
     if drawn.available is None or drawn.epochs is None:
         return "unknown", "", "there is no such token file yet"
-    repeats = drawn.repeats_in(timeline.iterations)
+    repeats = drawn.repeats_in(timeline.iterations, timeline.sizes)
     when = "never" if repeats is None else f"in iteration {repeats:,}"
     epochs = "<0.01" if drawn.epochs < 0.01 else f"{drawn.epochs:,.{2 if drawn.epochs < 100 else 0}f}"
     return format_count(drawn.available), epochs, when

@@ -22,6 +22,12 @@ class Batch(Group, origin="DSC", effect="engine"):
     micro batches pass through the stages one after another; with several times as many micro batches as stages, the
     stages are rarely idle. If not set, it is computed from the other two sizes, or is 1."""
 
+    rampup_batch_size: list[Count] | None = param(None, ours=True, origin="Meg", megatron="rampup-batch-size")
+    """Batch size ramp of Megatron-LM, as `[start, increment, samples]`: the first batches have `start` samples, and
+    while the run consumes the first `samples` samples, the batch grows in equal intervals by `increment`, up to
+    `train_batch_size`. Micro batch size and data parallel size stay, so `start` and `increment` must be multiples of
+    their product."""
+
     batch_size: Count = param(derived=True, origin="Meg")
     """Megatron's name for `train_micro_batch_size_per_gpu`. Set only one of the two."""
 

@@ -13,7 +13,8 @@ from neoxargs.base.problems import listed
 from neoxargs.base.text import protect_names, shorten, wrap
 from neoxargs.config.config import Config
 from neoxargs.facts import description
-from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.batch import sequences_per_sample
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.description import counted
 from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.facts.layout import Layout
@@ -179,7 +180,8 @@ def _overridden(config: Config, limit: int | None) -> Iterator[str]:
 
 def _run(config: Config) -> Iterator[str]:
     training, checkpoint = config.training, config.checkpoint
-    tokens = training.train_iters * sequences_per_batch(config) * config.shape.seq_length
+    samples = BatchSizes.of(config.get).samples_after(training.train_iters)
+    tokens = samples * sequences_per_sample(config) * config.shape.seq_length
     epochs = f"{counted(training.train_epochs, 'epoch')}: " if training.train_epochs else ""
     yield f"{epochs}{counted(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
     unpaired = config.data.dataset_impl == "pairwise" and not config.post_training.pos_valid_data_paths

@@ -8,6 +8,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import RAMP, BatchSizes
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.compare.continuing import level_of
 from neoxargs.resolve.effects.unread import unread_by_run
@@ -31,8 +32,15 @@ def unsupported(config: Config) -> list[Problem]:
         _norm_without_bias,
         _mixed_init,
         _save_intervals,
+        _ramp,
     )
     return [problem for check in checks for problem in check(config)]
+
+
+def _ramp(config: Config) -> Iterator[Problem]:
+    if BatchSizes.of(config.get).changes:
+        what = f"with {RAMP}, Megatron-LM counts the run and the learning rate schedule in samples, not in iterations"
+        yield _refusal(config, what, RAMP, "train_iters", hint=f"remove {RAMP}")
 
 
 def dropped_settings(config: Config) -> list[Problem]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from neoxargs.base.problems import Problems
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.timeline import save_iterations
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
@@ -27,7 +28,10 @@ from neoxargs.train.track.trackers import Trackers
 class _Unread(NamedTuple):
     """A step that has been started."""
 
-    iteration: int
+    position: Position
+    """After the step."""
+    batch: int
+    """Its samples."""
     lr: float
     began: float
     result: Callable[[], Result]
@@ -38,6 +42,7 @@ class Loop:
     """A training run from `position` until `train_iters` iterations are done or a condition stops it."""
 
     training: Training
+    sizes: BatchSizes
     trainer: Trainer
     data: Loader
     saves: Saves
@@ -106,9 +111,10 @@ class Loop:
         self.data.comparison.check()
         # The schedule advances at the end of a step, so this is the learning rate of this step.
         lr, began, iteration = self.trainer.learning_rate(), time.perf_counter(), self.position.iteration + 1
-        result = self.trainer.take_step(batches, self.stop.tell(iteration, busy=self.saves.writing))
-        self.unread.append(_Unread(iteration, lr, began, result))
-        self.position = Position(iteration, self.position.samples + self.trainer.samples_per_step)
+        batch = self.sizes.after(self.position.samples)
+        result = self.trainer.take_step(batches, self.stop.tell(iteration, busy=self.saves.writing), batch)
+        self.position = Position(iteration, self.position.samples + batch)
+        self.unread.append(_Unread(self.position, batch, lr, began, result))
 
     def _read(self, unread: int = 0) -> None:
         """Read the results of all steps but the last `unread` ones."""
@@ -124,11 +130,13 @@ class Loop:
         self.progress.took(seconds)
         if self.divergence.ends_run(result):
             unsaved = self.saves.problems_of_finishing()
-            raise Problems([self.divergence.problem(result, taken.iteration, self.saves.last), *unsaved])
+            raise Problems([self.divergence.problem(result, taken.position.iteration, self.saves.last), *unsaved])
         step = Step(
-            iteration=taken.iteration,
+            iteration=taken.position.iteration,
             loss=result.loss,
             lr=taken.lr,
+            batch=taken.batch,
+            samples=taken.position.samples,
             grad_norm=result.grad_norm,
             seconds=seconds,
             elapsed=self.elapsed,

@@ -14,7 +14,8 @@ from neoxargs.config.config import Config
 from neoxargs.data.command import summary_of
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts import model
-from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.batch import sequences_per_sample
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.description import describe
 from neoxargs.facts.objectives import objective
 from neoxargs.files.checkpoints.folder import Written
@@ -110,8 +111,10 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     stop = StopRequest(stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
-    every = read_every(config, process.device)
-    return Loop(config.training, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every)
+    sizes, every = BatchSizes.of(config.get), read_every(config, process.device)
+    return Loop(
+        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every
+    )
 
 
 def read_every(config: Config, device: torch.device) -> int:
@@ -153,21 +156,22 @@ def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Voca
 
 
 def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Run:
+    sizes = BatchSizes.of(config.get)
     # Known only for one token file that deepy wrote.
     summary = summary_of(config.data.data_path) if isinstance(config.data.data_path, str) else None
     return Run(
         folder=Path(config.logging.run_dir),
         iterations=config.training.train_iters,
         start=start.iteration,
-        tokens_per_step=sequences_per_batch(config) * config.shape.seq_length,
-        samples_per_step=config.batch.train_batch_size,
-        samples_before=start.samples,
+        tokens_per_sample=sequences_per_sample(config) * config.shape.seq_length,
+        samples=sizes.resumed(start.iteration, start.samples).samples_after(config.training.train_iters),
         ranks=ranks,
         parameters=model.parameters(config, rows),
         flops_per_token=model.flops_per_token(config, rows),
         peak_tflops=config.logging.peak_theoretical_tflops or peak_tflops(config, setup.gpu_name()),
         unigram_entropy=summary.unigram_entropy if summary else None,
         has_perplexity=config.post_training.train_impl == "normal",
+        batch_size_changes=sizes.changes,
     )
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from neoxargs.base.record import replace
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_phases import PhaseError, Sizes, phases, rate
 from neoxargs.facts.lr_schedule import LearningRateCurve, differing
 from tests.support.configure import configure
 from tests.support.snapshots import pinned
 
-SIZES = Sizes(iterations=1000, samples=8, tokens=100)
+SIZES = Sizes(iterations=1000, batches=BatchSizes([(0, 8)]), tokens=100)
 LR, LOW = 1e-3, 1e-5
 WARM_UP = {"style": "linear", "until": 10, "from": 0, "to": LR}
 

@@ -50,7 +50,7 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("flags", [
-    "--rl-profile", "--window-size 4,4", "--rampup-batch-size 1 1 9", "--skip-train", "--freeze-all-layers",
+    "--rl-profile", "--window-size 4,4", "--skip-train", "--freeze-all-layers",
     "--rotary-scaling-factor 40", "--rope-scaling-factor 32",
 ])  # fmt: skip
 def test_reasons(flags: str) -> None:

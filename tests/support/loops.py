@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.processes.watch import Progress
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.checkpoint.save_load import Checkpoints
@@ -15,7 +16,7 @@ from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track import Tracker
 from neoxargs.train.track.trackers import Trackers
-from tests.support.trials import Training
+from tests.support.trials import SAMPLES, Training
 
 
 class Data:
@@ -41,6 +42,7 @@ def loop_of(built: Training, saver: Checkpoints, trackers: Sequence[Tracker] = (
     saves = Saves(built.config.checkpoint, saver, told, progress)
     evaluations = Evaluations(options, built.engine, data, progress)
     stop = StopRequest()
+    sizes = BatchSizes([(0, SAMPLES)])
     return Loop(
-        options, built.engine, data, saves, evaluations, told, stop, progress, Position(), read_every=read_every
+        options, sizes, built.engine, data, saves, evaluations, told, stop, progress, Position(), read_every=read_every
     )

@@ -11,13 +11,13 @@ DONE = Outcome(4, "", Path("ckpt/global_step4"))
 
 
 def run(folder: Path, start: int = 0) -> Run:
-    return Run(folder, 4, start, tokens_per_step=2048, samples_per_step=8, samples_before=8 * start, ranks=2,
+    return Run(folder, 4, start, tokens_per_sample=256, samples=32, ranks=2,
                parameters=10**6, flops_per_token=6e6, unigram_entropy=3.5)  # fmt: skip
 
 
 def step(iteration: int, **changes: Any) -> Step:
     values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration,
-              "memory": 2**30}  # fmt: skip
+              "memory": 2**30, "batch": 8, "samples": 8 * iteration}  # fmt: skip
     return Step(iteration, **values | changes)
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
@@ -60,12 +61,10 @@ class Engine:
     def __init__(self, losses: dict[int, tuple[float, bool] | Result]) -> None:
         self.losses, self.steps = losses, 0
 
-    samples_per_step = 4
-
     def learning_rate(self) -> float:
         return 0.5
 
-    def take_step(self, batches: Any, told: tuple[int, ...]) -> Callable[[], Result]:
+    def take_step(self, batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
         self.steps += 1
         given = self.losses.get(self.steps, (float(self.steps), False))
         result = given if isinstance(given, Result) else Result(given[0], None, given[1])
@@ -116,8 +115,10 @@ def loop(
     position = Position(start, 4 * start)
     saves = Saves(saving, Saver(), trackers, progress, saved=position if start else None)
     evaluations = Evaluations(training, engine, data, progress)
-    stop = StopRequest(every=training.adlr_autoresume_interval)
-    return Loop(training, engine, data, saves, evaluations, trackers, stop, progress, position, read_every=read_every)
+    stop, sizes = StopRequest(every=training.adlr_autoresume_interval), BatchSizes([(0, 4)])
+    return Loop(
+        training, sizes, engine, data, saves, evaluations, trackers, stop, progress, position, read_every=read_every
+    )
 
 
 def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:
@@ -503,8 +504,8 @@ class Late(Engine):
         super().__init__(losses)
         self.read: list[tuple[int, int]] = []
 
-    def take_step(self, batches: Any, told: tuple[int, ...]) -> Callable[[], Result]:
-        result = super().take_step(batches, told)
+    def take_step(self, batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
+        result = super().take_step(batches, told, samples)
         number = self.steps
 
         def read() -> Result:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import path_list
 from neoxargs.facts.timeline import Drawn
 from neoxargs.files.token_files.sources import Source, sources
@@ -32,7 +33,7 @@ def moved_samples(config: Config, saved: Config, iteration: int) -> Iterator[str
         before = dict(zip(now, before.values(), strict=True))
     if not before or not now:
         return
-    read = iteration * saved.batch.train_batch_size
+    read = BatchSizes.of(saved.get).samples_after(iteration)
     is_new = any(saved.get(name) != config.get(name) for name in ORDER)
     for prefix, each in now.items():
         then = before.get(prefix)

@@ -5,11 +5,13 @@ A different schedule is an error. A jump that only follows from a different `tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from neoxargs.base.problems import Place, Problem
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import RAMP, BatchSizes
 from neoxargs.facts.lr_schedule import Get, LearningRateCurve, differing
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
@@ -42,32 +44,34 @@ def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]
 
 def other_epochs(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """The error of a run that would not end after `train_epochs`, because its first steps had another batch size."""
-    steps, batch = config.training.train_iters, config.batch.train_batch_size
     iteration = checkpoint_folder.iteration_of(checkpoint) if checkpoint else 0
     if checkpoint is None or not config.training.train_epochs or not iteration or config.checkpoint.finetune:
         return
-    before = (checkpoint_folder.configuration(checkpoint) or {}).get("train_batch_size")
-    if isinstance(before, int):
-        right = iteration + max(0, steps * batch - iteration * before) // batch
-        if right != max(iteration, steps):
-            yield _wrong_length(config, iteration, before, right)
+    saved, sizes = checkpoint_folder.configuration(checkpoint) or {}, BatchSizes.of(config.get)
+    if not isinstance(saved.get("train_batch_size"), int):
+        return
+    here = sizes.resumed(iteration, BatchSizes.of(saved.get).samples_after(iteration))
+    steps = max(iteration, config.training.train_iters)
+    if here.iterations_in(sizes.samples_after(config.training.train_iters)) != steps:
+        yield _wrong_length(config, saved, here)
 
 
-def _wrong_length(config: Config, iteration: int, before: int, right: int) -> Problem:
-    """Return the error of a wrong number of steps. before: the batch size until now. right: the right number."""
-    epochs, steps, batch = config.training.train_epochs, config.training.train_iters, config.batch.train_batch_size
-    read, wanted = iteration * before, steps * batch
-    samples = read + max(0, steps - iteration) * batch
+def _wrong_length(config: Config, saved: Mapping[str, Any], here: BatchSizes) -> Problem:
+    """Return the error of a wrong number of steps. here: the batch sizes after the checkpoint's position."""
+    epochs, steps = config.training.train_epochs, config.training.train_iters
+    wanted = BatchSizes.of(config.get).samples_after(steps)
+    name = next((name for name in ("train_batch_size", RAMP) if saved.get(name) != config.get(name)), RAMP)
+    before, now = (f"{each:,}" if isinstance(each, int) else each for each in (saved.get(name), config.get(name)))
     what = (
-        f"train_epochs ({epochs}) is {steps:,} steps with train_batch_size ({batch:,}), but the first {iteration:,} "
-        f"steps, up to the checkpoint to be loaded, had a train_batch_size of {before:,} and read {read:,} samples: "
-        f"the run would read {samples:,} samples instead of {wanted:,}"
+        f"train_epochs ({epochs}) is {steps:,} steps with {name} ({now}), but the first {here.iteration:,} "
+        f"steps, up to the checkpoint to be loaded, had a {name} of {before} and read {here.samples:,} samples: "
+        f"the run would read {here.samples_after(max(here.iteration, steps)):,} samples instead of {wanted:,}"
     )
     hint = (
-        f"set train_batch_size: {before}; or replace train_epochs with train_iters: {right}, with which the remaining "
-        "samples may be drawn in a different order"
+        f"set {name}: {saved.get(name)}; or replace train_epochs with train_iters: {here.iterations_in(wanted)}, with "
+        "which the remaining samples may be drawn in a different order"
     )
-    about = ("train_epochs", "train_batch_size", "load")
+    about = ("train_epochs", name, "load")
     return Problem(what, config.place("train_epochs"), hint, id="checkpoint-other-epochs", about=about)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.checks.data.files import EXAMINED, end_of_document_token
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.trained import is_frozen, prompt_length
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import Part, Source, sources
@@ -55,15 +56,15 @@ def often_repeated(config: Config) -> Iterator[Problem]:
     if data.pack_impl != "packed" or data.text_path or training.train_epochs or continues:
         return
     used = sources(data, config.post_training)["train"] if config.shape.hidden_size >= NARROWEST else []
-    found = drawn(config, used)
+    found, sizes = drawn(config, used), BatchSizes.of(config.get)
     for each in found:
         if each.epochs is None or each.available is None or each.epochs <= MOST_EPOCHS:
             continue
         share = each.tokens / sum(other.tokens for other in found)
         what = f"{each.name} is read {each.epochs:,.3g} times: the run draws {each.tokens:,.3g} tokens from "
         what += f"it{f' ({share:.2g} of all)' if share < 1 else ''}, and it has {each.available:,.3g}; the first "
-        what += f"repetitions are in iteration {each.repeats_in(training.train_iters):,}"
-        fewer = int(training.train_iters * MOST_EPOCHS / each.epochs)
+        what += f"repetitions are in iteration {each.repeats_in(training.train_iters, sizes):,}"
+        fewer = sizes.iterations_in(int(sizes.samples_after(training.train_iters) * MOST_EPOCHS / each.epochs))
         hint = f"use more text, or set train_iters to at most {fewer}"
         if share < 1:
             hint += f", or give it {share * MOST_EPOCHS / each.epochs:.2g} of the weight"

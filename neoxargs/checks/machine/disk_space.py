@@ -10,6 +10,7 @@ from pathlib import Path
 from neoxargs.base.files import nearest_existing, why_unwritable
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.timeline import checkpoint_bytes, most_at_once, save_iterations
 from neoxargs.hosts.devices import host_memory
 
@@ -24,7 +25,8 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
 
     Rank 0 writes them before the first step. remote: whether that is on another machine, with other memory.
     """
-    samples, run_dir = config.training.train_iters * config.batch.train_batch_size, config.logging.run_dir
+    iterations, run_dir = config.training.train_iters, config.logging.run_dir
+    samples = BatchSizes.of(config.get).samples_after(iterations)
     size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
     free = shutil.disk_usage(nearest_existing(Path(run_dir))).free
     memory = size if remote else host_memory()
@@ -34,7 +36,7 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
         return
     lacks = f"the disk that holds run_dir ({run_dir}) has only {_size(free)} free"
     lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks
-    what = f"train_iters ({config.training.train_iters:,}) needs the order of {samples:,} samples, which is computed "
+    what = f"train_iters ({iterations:,}) needs the order of {samples:,} samples, which is computed "
     what += f"before the first step and takes {_size(size)} of memory and disk, but {lacks}"
     hint = "set train_iters to the number of steps that the run will make"
     hint += "" if memory < size else ", or set run_dir to a folder on a disk with more free space"

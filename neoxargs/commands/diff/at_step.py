@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from neoxargs.base.text import format_count
 from neoxargs.commands.diff.side import Side
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import path_list
 from neoxargs.facts.lr_schedule import LearningRateCurve
 
@@ -28,7 +29,7 @@ def _learning_rate(side: Side, step: int) -> str:
 
 
 def _batch(side: Side, step: int) -> str:
-    samples = _samples_per_step(side)
+    samples = BatchSizes.of(side.get).of_iteration(step - 1)
     return f"{samples:,} samples, {format_count(samples * side.get('seq_length'))} tokens"
 
 
@@ -56,14 +57,10 @@ def _weights(side: Side) -> Iterator[tuple[str, float]]:
     yield from zip(names, weights or [1.0] * len(names), strict=True)
 
 
-def _samples_per_step(side: Side) -> int:
-    return int(side.get("train_batch_size"))
-
-
 ROWS: dict[str, Row] = {
     "learning rate": _learning_rate,
     "tokens seen": lambda side, step: format_count(
-        min(step, side.get("train_iters")) * _samples_per_step(side) * side.get("seq_length")
+        BatchSizes.of(side.get).samples_after(min(step, side.get("train_iters"))) * side.get("seq_length")
     ),
     "batch": _batch,
     "data": _mixture,

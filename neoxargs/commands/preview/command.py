@@ -54,7 +54,8 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "fits": forecast.plan.fits,
         "problems": [problem.to_json() for problem in forecast.problems],
         "iterations": {"first": timeline.start + 1, "last": timeline.iterations},
-        "tokens_per_iteration": timeline.tokens_per_iteration,
+        "tokens": timeline.tokens_left,
+        "batch": [{"from": iteration, "samples": size} for iteration, size in timeline.batches],
         "learning_rate": timeline.learning_rate,
         "data": [
             {
@@ -62,7 +63,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
                 "tokens": round(each.tokens),
                 "tokens_of_one_pass": None if each.available is None else round(each.available),
                 "epochs": each.epochs,
-                "repeats_in": each.repeats_in(timeline.iterations),
+                "repeats_in": each.repeats_in(timeline.iterations, timeline.sizes),
             }
             for each in timeline.drawn
         ],

@@ -76,7 +76,10 @@ class Forecast(Record):
     @property
     def seconds(self) -> float:
         """Of the iterations that are left, and their evaluations."""
-        return self.timeline.left * self.plan.speed.step + self.evaluation_seconds
+        return (
+            self.plan.speed.between(self.timeline.start, self.timeline.start + self.timeline.left)
+            + self.evaluation_seconds
+        )
 
     @property
     def cost(self) -> float | None:

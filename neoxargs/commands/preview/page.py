@@ -38,7 +38,7 @@ def to_html(forecast: Forecast, files: Sequence[str]) -> str:
 def _tiles(forecast: Forecast) -> Iterator[tuple[str, str]]:
     timeline = forecast.timeline
     yield "iterations", f"{timeline.left:,}"
-    yield "tokens", format_count(timeline.left * timeline.tokens_per_iteration)
+    yield "tokens", format_count(timeline.tokens_left)
     if timeline.left:
         devices = f"{forecast.plan.layout.ranks} x {forecast.plan.target.device.name}"
         time, _, interval = ranged(forecast.seconds, forecast.plan.time_error, format_duration).partition(" (")

@@ -15,7 +15,7 @@ from neoxargs.base.text import (
 )
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.description import batch_equation, counted
-from neoxargs.facts.timeline_words import columns, evaluation, learning_rate, saves
+from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves
 from neoxargs.plan.output.wording import priced, ranged, verdict
 from neoxargs.runs.summary import LABEL, WIDTH
 
@@ -33,6 +33,7 @@ def to_text(forecast: Forecast) -> str:
         ("memory", [verdict(forecast.plan)]),
         ("lr", [learning_rate(forecast.timeline)]),
         ("batch", [batch_equation(forecast.config)]),
+        ("", [batch_sizes(forecast.timeline)] if forecast.timeline.sizes.changes else []),
         ("data", list(_data(forecast))),
         ("evaluation", [evaluation(forecast.timeline)]),
         ("saves", [saves(forecast.timeline)]),
@@ -52,8 +53,9 @@ def run(forecast: Forecast) -> str:
     left = forecast.timeline.left
     if not left:
         return f"nothing is left: the checkpoint is of iteration {forecast.timeline.start:,}"
-    tokens = format_count(left * forecast.timeline.tokens_per_iteration)
-    each = f"{forecast.timeline.tokens_per_iteration:,} tokens each"
+    tokens = format_count(forecast.timeline.tokens_left)
+    sizes = [size * forecast.timeline.tokens_per_sample for _, size in forecast.timeline.batches]
+    each = f"{sizes[0]:,} tokens each" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} tokens"
     if forecast.timeline.start:
         done = f"iterations {forecast.timeline.start + 1:,} to {forecast.timeline.iterations:,}"
         return f"{done}: {counted(left, 'iteration')} of {each}, {tokens} tokens"

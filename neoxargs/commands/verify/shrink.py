@@ -8,6 +8,7 @@ from typing import Any
 from neoxargs.base.record import Record, replace
 from neoxargs.commands.verify.token_data import data_values
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import RAMP, BatchSizes
 from neoxargs.facts.lr_phases import LEFT
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.resolve import Draft, complete
@@ -184,11 +185,9 @@ def _batch(config: Config, replicas: int) -> Values:
     """Return a batch of two micro batches of every replica, or of one if the file has no accumulation."""
     accumulates = not config.is_set("gradient_accumulation_steps") or config.batch.gradient_accumulation_steps > 1
     micro, steps = 2, 2 if accumulates else 1
-    return {
-        "train_batch_size": micro * steps * replicas,
-        MICRO: micro,
-        "gradient_accumulation_steps": steps,
-    }
+    unit = micro * replicas
+    ramp = {RAMP: [unit, unit, STEPS // 4 * unit]} if BatchSizes.of(config.get).changes else {}
+    return {"train_batch_size": steps * unit, MICRO: micro, "gradient_accumulation_steps": steps, **ramp}
 
 
 def _schedule(config: Config, steps: float) -> Values:

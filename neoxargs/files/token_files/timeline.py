@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.one_pass import cut_of, samples_in
@@ -24,7 +25,7 @@ def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
     """Return what training reads of each of its sources; empty if that depends on files that cannot be read."""
     chosen = [source for source in of if source.weight != 0]
     passes = {source: _one_pass(source, config) for source in chosen}
-    total = config.training.train_iters * config.batch.train_batch_size * config.shape.seq_length
+    total = BatchSizes.of(config.get).samples_after(config.training.train_iters) * config.shape.seq_length
     return [
         Drawn(answers.prefix, total * share, passes[source])
         for source, share in zip(chosen, _shares(config, chosen, passes), strict=False)

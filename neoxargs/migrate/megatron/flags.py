@@ -110,6 +110,7 @@ SPECIAL: dict[str, Row] = {
     "eval-iters": Row(computed_flags.evaluation, "eval_iters"),
     "save-interval": Row(computed_flags.save_interval, "checkpoint_factor"),
     "exit-interval": Row(computed_flags.exit_interval, "exit_interval"),
+    "rampup-batch-size": Row(lengths.ramp, "rampup_batch_size", takes="many"),
     "train-samples": Row(lengths.length("train_iters"), "train_iters"),
     "train-tokens": Row(lengths.train_tokens, "train_iters"),
     "lr-decay-samples": Row(lengths.length("lr_decay_iters"), "lr_decay_iters"),

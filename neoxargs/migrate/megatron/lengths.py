@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from neoxargs.facts.batch_sizes import RAMP, BatchSizes
 from neoxargs.migrate.megatron.reading import Option, Reading
+from neoxargs.resolve.yaml.nodes import read_plain
 
 
 def length(name: str) -> Callable[[Reading, Option], None]:
-    """Convert a number of samples or tokens to iterations, rounded down as Megatron-LM does.
-
-    `--rampup-batch-size` is ignored, so the same samples take fewer iterations than in Megatron-LM.
-    """
+    """Convert a number of samples or tokens to iterations, rounded down as Megatron-LM does."""
 
     def read(reading: Reading, option: Option) -> None:
         unit = option.name.rpartition("-")[2]
@@ -21,10 +20,25 @@ def length(name: str) -> Callable[[Reading, Option], None]:
             reading.leave_to_write(option, name, f"set {name} in the new file to {unit} / {by}")
             return
         rounding = ", rounded down" if total % size else ""
-        ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
-        reading.set(name, int(total // size), f"{option.text} {unit} / {size:.12g}{rounding}{ramp}")
+        if unit == "iters" or not (sizes := _sizes(reading)).changes:
+            reading.set(name, int(total // size), f"{option.text} {unit} / {size:.12g}{rounding}")
+            return
+        samples = int(total * sizes.last // size)
+        reading.set(name, sizes.iterations_in(samples), f"{option.text} {unit} with the ramp of the batch")
 
     return read
+
+
+def ramp(reading: Reading, option: Option) -> None:
+    """Keep a ramp; --train-samples and others then count its smaller batches."""
+    reading.set_from(option, RAMP, [read_plain(word.text) for word in option.values])
+
+
+def _sizes(reading: Reading) -> BatchSizes:
+    """Return the batch sizes of the command, whose final one is known."""
+    option = reading.options.get("rampup-batch-size")
+    given = [read_plain(word.text) for word in option.values] if option else None
+    return BatchSizes.with_ramp(int(reading.number("global-batch-size") or 0), given)
 
 
 def train_tokens(reading: Reading, option: Option) -> None:
@@ -57,7 +71,11 @@ def warmup(reading: Reading, option: Option) -> None:
     if given == 0:
         reading.set("warmup", 0.0)
     elif given is not None and total:
-        reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
+        sizes, part = _sizes(reading), given / total
+        if unit == "samples" and sizes.changes:
+            part = sizes.iterations_in(int(given)) / max(1, sizes.iterations_in(int(total)))
+            words += " with the ramp of the batch"
+        reading.set("warmup", part, f"{option.text} of {total:.12g} {words}")
     else:
         hint = "set warmup in the new file to (warm-up iterations / lr_decay_iters, which is train_iters by default)"
         reading.leave_to_write(option, "warmup", hint, "" if total else f"the total number of {words} is unknown")

@@ -66,4 +66,6 @@ def _stage(rank: RankMemory, error: float) -> dict[str, Any]:
 def _speed(speed: Speed, error: float) -> dict[str, Any]:
     derived = ("step", "total", "tokens_per_second", "tflops_per_device")
     values = {name: getattr(speed, name) for name in derived}
-    return asdict(speed) | values | {"interval": {name: Interval.of(value, error) for name, value in values.items()}}
+    fields = asdict(speed)
+    del fields["sizes"]
+    return fields | values | {"interval": {name: Interval.of(value, error) for name, value in values.items()}}

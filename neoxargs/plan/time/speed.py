@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.gradient_sum import BYTES, bucket_elements
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
@@ -69,6 +70,9 @@ class Speed:
     """Tokens in one step, over all ranks."""
     ranks: int
     train_iters: int
+    sizes: BatchSizes
+    first_step: float | None = None
+    """Seconds of a step with the first batch of a ramp."""
 
     @property
     def step(self) -> float:
@@ -87,7 +91,15 @@ class Speed:
     @property
     def total(self) -> float:
         """Seconds of the whole training run, without evaluation and checkpointing."""
-        return self.step * self.train_iters
+        return self.between(0, self.train_iters)
+
+    def between(self, start: int, end: int) -> float:
+        """Return the seconds of the iterations after `start` up to `end`."""
+        if self.first_step is None:
+            return self.step * (end - start)
+        slope = (self.step - self.first_step) / (self.sizes.last - self.sizes.first)
+        left = self.sizes.resumed(start, self.sizes.samples_after(start)).iterations_by_size(end)
+        return sum(count * (self.step - slope * (self.sizes.last - size)) for size, count in left.items())
 
 
 def estimate_speed(
@@ -132,9 +144,17 @@ def estimate_speed(
         tokens=sequences_per_batch(config) * config.shape.seq_length,
         ranks=layout.ranks,
         train_iters=config.training.train_iters,
+        sizes=BatchSizes.of(config.get),
     )
     share = assumed.slowdown - 1 if layout.ranks > 1 and device.kind == "cuda" else 0.0
-    return replace(speed, lost=share * speed.step)
+    first_step = None
+    if speed.sizes.changes:
+        fewest = max(1, batches * speed.sizes.first // speed.sizes.last)
+        part = fewest / batches
+        less = {name: part * getattr(speed, name) for name in ("compute", "tensor", "pipe", "experts")}
+        less["data"] = _exposed(states, fewest, less["compute"], links.data)
+        first_step = (1 + share) * replace(speed, **less).step
+    return replace(speed, lost=share * speed.step, first_step=first_step)
 
 
 def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:

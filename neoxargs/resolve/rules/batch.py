@@ -7,16 +7,21 @@ micro batch size and for the accumulation steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
+from neoxargs.facts.batch_sizes import PARTS, RAMP, BatchSizes
 from neoxargs.facts.layout import ranks_of_replica
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, warn
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"
+#: The parameters that set the length of the run.
+LENGTH = ("train_iters", "train_epochs")
+#: The share by which a ramp may make a run longer.
+LONGER = 0.1
 #: Every parameter in the equation, GPT-NeoX's spellings included.
 BATCH_PARAMETERS = (TOTAL, MICRO, STEPS, "batch_size", "gas")
 
@@ -67,6 +72,99 @@ def gas_accumulated_nothing_in_gpt_neox(gas: int, written: Collection[str]) -> F
     what = f"gas ({gas}) sets {STEPS}, but GPT-NeoX ignored gas and did not accumulate gradients"
     advice = f"set {STEPS}: {gas} instead, or remove gas to keep GPT-NeoX's batch size"
     return warn(what, advice, about=["gas"])
+
+
+@check
+def batch_ramp_has_whole_micro_batches(
+    rampup_batch_size: Sequence[int] | None, train_batch_size: int, gradient_accumulation_steps: int
+) -> Finding | None:
+    """A ramp is [start, increment, samples]: the batch grows from start to train_batch_size by equal increments, and
+    each batch consists of whole micro batches on every data parallel rank. With other numbers, Megatron-LM stops on
+    every rank, some of them only when the batch grows.
+
+        train_batch_size: 64
+        train_micro_batch_size_per_gpu: 4
+        rampup_batch_size: [15, 10, 1000]
+    """
+    if rampup_batch_size is None:
+        return None
+    given, about = f"{RAMP} ({list(rampup_batch_size)})", [RAMP, TOTAL]
+    if len(rampup_batch_size) != len(PARTS):
+        what = f"{given} must be a list of {len(PARTS)} numbers: {listed(PARTS, 'and')}"
+        return refuse(what, f"write {RAMP}: [{', '.join(PARTS)}]", about=about)
+    start, increment, samples = rampup_batch_size
+    unit = train_batch_size // gradient_accumulation_steps
+    if start >= train_batch_size:
+        what = f"{given} starts with {start} samples, and must start below {TOTAL} ({train_batch_size})"
+        return refuse(what, f"start with fewer samples, or remove {RAMP}", about=about)
+    if not start % unit and not increment % unit and not (train_batch_size - start) % increment:
+        return None
+    if gradient_accumulation_steps == 1:
+        what = f"{given} needs batches of whole micro batches on every rank, and {TOTAL} ({train_batch_size}) has one"
+        return refuse(what, f"set a smaller {MICRO}, or remove {RAMP}", about=[*about, MICRO])
+    what = f"{given} must reach {TOTAL} ({train_batch_size}) in equal steps, by multiples of {MICRO} x {RANKS} ({unit})"
+    ramp = [*_nearest_ramp(start, increment, train_batch_size, unit), samples]
+    return refuse(what, f"set {RAMP} to {ramp}", about=[*about, MICRO])
+
+
+def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[int, int]:
+    """Return the start and the increment nearest to the given ones with which a ramp to `total` has whole units."""
+    first = min(range(unit, total, unit), key=lambda each: abs(each - start))
+    left = total - first
+    steps = (each for each in range(unit, left + 1, unit) if left % each == 0)
+    return first, min(steps, key=lambda each: abs(each - increment))
+
+
+@check
+def batch_ramp_ends_before_the_run(
+    rampup_batch_size: Sequence[int] | None, train_batch_size: int, train_iters: int, written: Collection[str]
+) -> Finding | None:
+    """A ramp is for the beginning of a run. If the run ends before it, no batch has train_batch_size samples, for which
+    the learning rate was chosen; that happens when a run is shortened, or when samples are taken for iterations.
+
+        train_batch_size: 64
+        train_iters: 10
+        rampup_batch_size: [16, 16, 10000]
+    """
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    if not sizes.changes or sizes.of_iteration(train_iters - 1) == sizes.last:
+        return None
+    reached, samples = sizes.of_iteration(train_iters - 1), sizes.samples_after(train_iters)
+    what = f"the run ends before the ramp of the batch: its {train_iters} iterations read {samples} samples, and "
+    what += f"{RAMP} reaches {train_batch_size} after {sizes.begins[-1][0]}; the last batch has {reached} samples"
+    hint = f"set the last number of {RAMP} to less than {samples}, or increase train_iters"
+    return warn(what, hint, about=[RAMP, *(name for name in LENGTH if name in written)])
+
+
+@check
+def batch_ramp_keeps_the_pipeline_busy(
+    rampup_batch_size: Sequence[int] | None, train_batch_size: int, gradient_accumulation_steps: int,
+    pipe_parallel_size: int, train_iters: int,
+) -> Finding | None:  # fmt: skip
+    """A step of a pipeline with p stages and m micro batches takes as long as m + p - 1 micro batches. The small
+    batches of a ramp have few micro batches and make many steps, so that a long ramp can take much more time than the
+    same samples in full batches.
+
+        num_layers: 8
+        pipe_parallel_size: 8
+        train_batch_size: 128
+        train_iters: 1000
+        rampup_batch_size: [2, 2, 20000]
+    """
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    if not sizes.changes or pipe_parallel_size < 2:
+        return None
+    unit, fill = train_batch_size // gradient_accumulation_steps, pipe_parallel_size - 1
+    time = sum(count * (size // unit + fill) for size, count in sizes.iterations_by_size(train_iters).items())
+    full = sizes.samples_after(train_iters) / train_batch_size * (gradient_accumulation_steps + fill)
+    if time / full - 1 < LONGER:
+        return None
+    what = f"{RAMP} makes the run about {time / full - 1:.0%} longer than full batches would, because the "
+    what += f"{pipe_parallel_size} pipeline stages wait in small batches: the first have {sizes.first // unit} micro "
+    what += f"batch{'es' * (sizes.first > unit)}"
+    start = min(2 * pipe_parallel_size * unit, train_batch_size)
+    hint = f"start with a larger batch, such as {start}, or ramp over fewer samples"
+    return warn(what, hint, about=[RAMP, "pipe_parallel_size"])
 
 
 def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, ranks: int) -> tuple[int, int, int]:

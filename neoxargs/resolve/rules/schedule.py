@@ -7,6 +7,7 @@ from typing import Any
 
 from neoxargs.base.problems import listed
 from neoxargs.facts import lr_phases
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
@@ -35,9 +36,13 @@ LENGTH = ("train_iters", "train_epochs")
 
 @derives("train_iters")
 def train_length_given_once(
-    train_iters: int | None, train_epochs: int | None, samples_per_epoch: int, train_batch_size: int
+    train_iters: int | None,
+    train_epochs: int | None,
+    samples_per_epoch: int,
+    train_batch_size: int,
+    rampup_batch_size: Sequence[int] | None,
 ) -> int | None:
-    """train_epochs x the samples of one epoch / train_batch_size, rounded down
+    """train_epochs x the samples of one epoch / train_batch_size, rounded down; with a ramp of the batch, more
 
     The length of the run determines how much data is prepared and when the learning rate has decayed. Without a length,
     the ranks stop when they build the data. With two different lengths, one of them would be ignored.
@@ -51,24 +56,25 @@ def train_length_given_once(
     if train_iters is not None and train_epochs is not None:
         what = f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the run length"
         raise Contradiction(what, "remove one of them", LENGTH)
-    return train_iters if train_epochs is None else _steps(train_epochs, samples_per_epoch, train_batch_size)
+    if train_epochs is None:
+        return train_iters
+    return _steps(train_epochs, samples_per_epoch, BatchSizes.with_ramp(train_batch_size, rampup_batch_size))
 
 
-def _steps(train_epochs: int, samples_per_epoch: int, train_batch_size: int) -> int:
+def _steps(train_epochs: int, samples_per_epoch: int, sizes: BatchSizes) -> int:
     """Return the number of optimizer steps in this number of epochs."""
     if not samples_per_epoch:
         what = f"train_epochs ({train_epochs}) needs token files, whose sample count determines the number of steps"
         advice = "tokenise the text with `deepy data` and set data_path or train_data_paths, or set train_iters instead"
         raise Contradiction(what, advice, about=["train_epochs"])
-    if train_epochs * samples_per_epoch < train_batch_size:
-        what = (
-            f"train_epochs ({train_epochs}) x samples per epoch ({samples_per_epoch:,}) is less than train_batch_size "
-        )
+    if train_epochs * samples_per_epoch < sizes.first:
+        batch = "the first batch of rampup_batch_size" if sizes.changes else "train_batch_size"
+        what = f"train_epochs ({train_epochs}) x samples per epoch ({samples_per_epoch:,}) is less than {batch} "
         raise Contradiction(
-            f"{what}({train_batch_size})", "increase train_epochs, or decrease the batch size",
+            f"{what}({sizes.first})", "increase train_epochs, or decrease the batch size",
             about=["train_epochs", "train_batch_size"],
         )  # fmt: skip
-    return train_epochs * samples_per_epoch // train_batch_size
+    return sizes.iterations_in(train_epochs * samples_per_epoch)
 
 
 @check
@@ -196,7 +202,12 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
 
 @check
 def lr_schedule_has_valid_phases(
-    lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
+    lr_schedule: Sequence[Any] | None,
+    lr: float,
+    train_iters: int,
+    train_batch_size: int,
+    rampup_batch_size: Sequence[int] | None,
+    seq_length: int,
 ) -> Finding | None:
     """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
     another rate than the one that was meant.
@@ -208,7 +219,8 @@ def lr_schedule_has_valid_phases(
     if not lr_schedule:
         return refuse("lr_schedule has no phases", "remove it, or list at least one phase", about=["lr_schedule"])
     try:
-        lr_phases.phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
+        sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+        lr_phases.phases(lr_schedule, lr, lr_phases.Sizes(train_iters, sizes, seq_length))
     except lr_phases.PhaseError as error:
         return refuse(f"lr_schedule, {error.wrong}", error.advice, about=["lr_schedule"])
     return None
@@ -224,7 +236,12 @@ def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: lr_phases
 
 @check
 def lr_schedule_reaches_the_end_of_the_run(
-    lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
+    lr_schedule: Sequence[Any] | None,
+    lr: float,
+    train_iters: int,
+    train_batch_size: int,
+    rampup_batch_size: Sequence[int] | None,
+    seq_length: int,
 ) -> Finding | None:
     """After its last phase, the learning rate stays where it is. If that is 0, the rest of the run takes time, but
     changes no weight.
@@ -232,7 +249,8 @@ def lr_schedule_reaches_the_end_of_the_run(
         lr_schedule: [{style: linear, until: 1, from: 0, to: 0.001}, {style: cosine, until: 50, to: 0}]
         train_iters: 1000
     """
-    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, sizes, seq_length))
     if not found or found[-1].until >= train_iters or found[-1].end > 0:
         return None
     left = train_iters - found[-1].until
@@ -244,7 +262,12 @@ def lr_schedule_reaches_the_end_of_the_run(
 
 @check
 def lr_is_the_highest_rate_of_lr_schedule(
-    lr_schedule: Sequence[Any] | None, lr: float, train_iters: int, train_batch_size: int, seq_length: int
+    lr_schedule: Sequence[Any] | None,
+    lr: float,
+    train_iters: int,
+    train_batch_size: int,
+    rampup_batch_size: Sequence[int] | None,
+    seq_length: int,
 ) -> Finding | None:
     """lr is the highest learning rate of a run: what other checks judge, and what a reader of the file expects. A phase
     above it is often a mistake in the exponent.
@@ -252,7 +275,8 @@ def lr_is_the_highest_rate_of_lr_schedule(
         lr: 0.001
         lr_schedule: [{style: linear, until: 10, from: 0, to: 0.01}, {style: cosine, to: 0}]
     """
-    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, train_batch_size, seq_length))
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, sizes, seq_length))
     highest = max((rate for phase in found for rate in phase[2:]), default=0.0)
     if highest <= lr:
         return None

@@ -22,6 +22,7 @@ import torch.distributed
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.model import rows_for
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.token_files import rewards
@@ -99,10 +100,12 @@ def build_datasets(
         training.train_epochs,
         prompt,
     )
-    needed = {
-        # 0 for parts that are not asked for: their data sets become None.
-        part: count * config.batch.train_batch_size if part in parts else 0
+    sizes = BatchSizes.of(config.get)
+    # 0 for parts that are not asked for: their data sets become None.
+    needed = dict.fromkeys(PARTS, 0) | {
+        part: sizes.samples_after(count) if part == "train" else count * sizes.last
         for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
+        if part in parts
     }
     chosen = sources(config.data, config.post_training)
     require_token_files(chosen, tokenizer.vocab_size)
@@ -117,7 +120,7 @@ def build_datasets(
     # Once for each text: a file can be a source of several parts.
     for left_out in dict.fromkeys(text for part in PARTS if built[part] for text in _left_out(chosen[part], sampling)):
         _warn(left_out)
-    evaluated = training.eval_iters * config.batch.train_batch_size
+    evaluated = training.eval_iters * sizes.last
     return Loader(
         built,
         mesh,

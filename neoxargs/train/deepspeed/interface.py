@@ -35,6 +35,7 @@ class Engine(Protocol):
     global_rank: int
     global_steps: int
     global_samples: int
+    micro_steps: int
     skipped_steps: int
     monitor: Any
     _config: Any
@@ -44,6 +45,7 @@ class Engine(Protocol):
     def eval(self) -> Any: ...
     def get_lr(self) -> Any: ...
     def train_batch_size(self) -> Any: ...
+    def set_train_batch_size(self, train_batch_size: int) -> Any: ...
     def train_micro_batch_size_per_gpu(self) -> Any: ...
     def gradient_accumulation_steps(self) -> Any: ...
     def gradient_clipping(self) -> Any: ...
@@ -269,6 +271,14 @@ def replace(built: Any, **methods: Callable[..., Any]) -> None:
     """Replace methods of one engine or optimizer, which has to have them."""
     assert all(hasattr(built, name) for name in methods)
     vars(built).update(methods)
+
+
+def set_batch_size(engine: Engine, samples: int) -> None:
+    """Give the next steps of an engine another batch size, by their number of micro batches."""
+    if samples != engine.train_batch_size():
+        engine.set_train_batch_size(samples)
+        # Without a pipeline, a step ends where this counter is a multiple of the number of micro batches.
+        engine.micro_steps = 0
 
 
 def average_gradients(engine: Engine, on: bool) -> None:

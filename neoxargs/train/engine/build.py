@@ -96,7 +96,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     timing.install(engine, json)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
-    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, shared)
+    reporter = StepReporter(config.logging, engine, mesh, shared)
     # The hook that is installed last runs first.
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)

@@ -23,14 +23,14 @@ from neoxargs.train.process.mesh import Mesh
 class StepReporter:
     """Computes the reports that `options` ask for at every step of an engine."""
 
-    def __init__(self, options: Logging, batch_size: int, engine: interface.Engine, mesh: Mesh, shared: Shared) -> None:
+    def __init__(self, options: Logging, engine: interface.Engine, mesh: Mesh, shared: Shared) -> None:
         self.options, self.holdings = options, Holdings(engine, mesh)
         self.engine, self.mesh, self.losses, self.measures = engine, mesh, shared.losses, shared.measures
         self.values: dict[str, float] = {}
         self.noise: NoiseScale | None = None
         if options.log_gradient_noise_scale:
             device = torch.device("cpu") if options.gradient_noise_scale_cpu_offload else None
-            self.noise = NoiseScale(batch_size, options.gradient_noise_scale_n_batches, device)
+            self.noise = NoiseScale(engine.train_batch_size(), options.gradient_noise_scale_n_batches, device)
         if options.log_grad_norm or options.log_grad_pct_zeros or self.noise:
             before_step(engine, self._report_gradients)
 
@@ -79,6 +79,7 @@ class StepReporter:
             sizes = self.holdings.sums(lambda x: torch.full((), x.numel(), device=x.device), gradients)
             self.values |= {f"pct_grad_zeros/{name}": 100 * zeros[name] / sizes[name] for name in zeros}
         if self.noise is not None:
+            self.noise.begin(self.engine.train_batch_size())
             self.noise.add(self.holdings, gradients, scale)
             if self.noise.value is not None:
                 self.values["train/noise_scale"] = self.noise.value
@@ -102,6 +103,11 @@ class NoiseScale:
         self.batches = 0
         self.trace = self.square = 0.0
         self.value: float | None = None
+
+    def begin(self, batch_size: int) -> None:
+        """Begin a new sum of gradients if the batches that follow have another size."""
+        if batch_size != self.small:
+            self.small, self.sum, self.batches = batch_size, {}, 0
 
     def add(self, holdings: Holdings, gradients: Shards, scale: float) -> None:
         """Add one batch's gradients, which are multiplied by `scale`; gradients with an overflow are ignored."""

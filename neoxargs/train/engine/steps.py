@@ -59,7 +59,8 @@ class Trainer:
     """A model on one of DeepSpeed's engines, with its training steps and evaluations, in which all ranks take part.
 
     `batches`: None on the middle stages of a pipeline. watch: None if the model is only evaluated. by_token: the loss
-    is the mean over all trained tokens of a batch (`loss_average: tokens`).
+    is the mean over all trained tokens of a batch (`loss_average: tokens`). batch_size, micro_batches: the samples of a
+    whole batch, `train_batch_size`, and its micro batches on each data parallel rank; steps of a ramp have fewer.
     """
 
     def __init__(
@@ -71,15 +72,13 @@ class Trainer:
         by_token: bool = False,
     ) -> None:
         self.deepspeed, self.reporter, self.mesh, self.watch, self.by_token = deepspeed, reporter, mesh, watch, by_token
+        self.batch_size = int(deepspeed.train_batch_size())
+        self.micro_batches = int(deepspeed.gradient_accumulation_steps())
 
     @property
     def reads_data(self) -> bool:
         """Whether this rank reads micro batches."""
         return True
-
-    @property
-    def samples_per_step(self) -> int:
-        return int(self.deepspeed.train_batch_size())
 
     def learning_rate(self) -> float:
         # With muP, each group's rate was divided by its `width_mult`; reported is the schedule's.
@@ -91,25 +90,29 @@ class Trainer:
         raise NotImplementedError
 
     def update(self, batches: Iterator[MicroBatch] | None) -> Tensor:
-        """Update the weights with the next `gradient_accumulation_steps` micro batches, and return the mean loss."""
+        """Update the weights with the micro batches of the next step, and return the mean loss."""
         raise NotImplementedError
 
     def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Return the mean loss over `count` micro batches of each data parallel rank, without dropout."""
         raise NotImplementedError
 
-    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+    def train_step(self, batches: Iterator[MicroBatch] | None, samples: int | None = None) -> Result:
         """Take one step, and wait for its result. Raises Problems as `take_step`."""
-        return self.take_step(batches)()
+        return self.take_step(batches, samples=samples)()
 
-    def take_step(self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = ()) -> Callable[[], Result]:
+    def take_step(
+        self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = (), samples: int | None = None
+    ) -> Callable[[], Result]:
         """Take one step, and return a function that waits for its result, which may be called after later steps.
 
         told: numbers from 0 to 2^24 of this rank, as many on every rank; the result has the largest of each.
+        samples: the batch size of the step; None for `train_batch_size`.
         Raises Problems if fp16 gradients overflow at the lowest loss scale. The function is collective.
         """
         engine, watch = self.deepspeed, self.watch
         assert watch is not None
+        interface.set_batch_size(engine, samples or self.batch_size)
         self.reporter.before_step()
         watch.begin_step(told)
         try:
@@ -146,8 +149,9 @@ class Trainer:
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
         """Return the means over `count` batches of `train_batch_size` samples."""
+        interface.set_batch_size(self.deepspeed, self.batch_size)
         self.reporter.before_evaluation()
-        loss = self.mean_loss(batches, count * self.deepspeed.gradient_accumulation_steps())
+        loss = self.mean_loss(batches, count * self.micro_batches)
         return HeldOut(loss, self.reporter.after_evaluation())
 
     def _on_device(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
@@ -200,12 +204,14 @@ class Plain(Trainer):
     def losses(self) -> list[Tensor]:
         return self._losses
 
-    def take_step(self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = ()) -> Callable[[], Result]:
-        read, samples = super().take_step(batches, told), self.deepspeed.global_samples
+    def take_step(
+        self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = (), samples: int | None = None
+    ) -> Callable[[], Result]:
+        read, consumed = super().take_step(batches, told, samples), self.deepspeed.global_samples
 
         def read_and_write() -> Result:
             result = read()
-            patches.monitor_loss(self.deepspeed, result.loss, samples)
+            patches.monitor_loss(self.deepspeed, result.loss, consumed)
             return result
 
         return read_and_write

@@ -110,24 +110,26 @@ def line(run: Run, window: list[Step]) -> str:
     finite = [step.loss for step in window if math.isfinite(step.loss)]
     # All steps of the window without a finite loss: the last one, so that nan or inf is shown.
     loss = sum(finite) / len(finite) if finite else last.loss
-    seconds = sum(step.seconds for step in window) / len(window)
+    seconds, samples = sum(step.seconds for step in window), sum(step.batch for step in window)
+    speed = samples * run.tokens_per_sample / seconds
     parts = [f"iteration {last.iteration}/{run.iterations}", f"loss {loss:.4f}", f"lr {last.lr:.3g}"]
     if last.grad_norm is not None:
         parts.append(f"grad norm {last.grad_norm:.3g}")
-    peak = f" ({tflops(run, seconds) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
+    peak = f" ({tflops(run, speed) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
+    parts += [f"batch {last.batch:,}"] * run.batch_size_changes
     parts += [
-        f"{run.tokens_per_step / seconds:,.0f} tokens/s",
-        f"{tflops(run, seconds):.3g} TFLOP/s per rank{peak}",
-        f"{duration((run.iterations - last.iteration) * seconds)} left",
-        f"{run.samples(last.iteration):,} samples",
+        f"{speed:,.0f} tokens/s",
+        f"{tflops(run, speed):.3g} TFLOP/s per rank{peak}",
+        f"{duration((run.samples - last.samples) * seconds / samples)} left",
+        f"{last.samples:,} samples",
     ]
     skipped = sum(step.skipped for step in window)
     return " | ".join(parts + [f"{skipped} {'step' if skipped == 1 else 'steps'} skipped"] * bool(skipped))
 
 
-def tflops(run: Run, seconds: float) -> float:
-    """Return the throughput of one rank in TFLOP/s. seconds: duration of a step."""
-    return run.flops_per_token * run.tokens_per_step / seconds / run.ranks / 1e12
+def tflops(run: Run, speed: float) -> float:
+    """Return the throughput of one rank in TFLOP/s. speed: tokens per second of all ranks."""
+    return run.flops_per_token * speed / run.ranks / 1e12
 
 
 def duration(seconds: float) -> str:

@@ -42,13 +42,15 @@ class Metrics(Tracker):
         self._write("start", run.start, row)
 
     def on_step(self, step: Step) -> None:
+        tokens = step.batch * self.run.tokens_per_sample
         row: dict[str, Any] = {
             "loss": _finite(step.loss),
             "lr": step.lr,
-            "tokens_per_second": round(self.run.tokens_per_step / step.seconds, 2),
-            "tflops": float(f"{tflops(self.run, step.seconds):.6g}"),
+            "tokens_per_second": round(tokens / step.seconds, 2),
+            "tflops": float(f"{tflops(self.run, tokens / step.seconds):.6g}"),
             "elapsed": round(step.elapsed, 4),
-            "samples": self.run.samples(step.iteration),
+            "batch": step.batch,
+            "samples": step.samples,
         }
         if step.grad_norm is not None:
             row["grad_norm"] = _finite(step.grad_norm)

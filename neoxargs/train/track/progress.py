@@ -36,7 +36,7 @@ class ProgressBar(Tracker):
         self.bar.start()
 
     def on_step(self, step: Step) -> None:
-        speed = f"{self.run.tokens_per_step / step.seconds:,.0f}"
+        speed = f"{step.batch * self.run.tokens_per_sample / step.seconds:,.0f}"
         self.bar.update(self.task, completed=step.iteration, loss=f"{step.loss:.4f}", speed=speed)
 
     def on_end(self, outcome: Outcome) -> None:

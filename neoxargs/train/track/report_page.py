@@ -26,6 +26,7 @@ Rows = Sequence[Mapping[str, Any]]
 #: Column of metrics.jsonl -> title and unit of its chart. A column without values is not drawn.
 CHARTS = {
     "lr": ("Learning rate", ""),
+    "batch": ("Batch size", "samples"),
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
     "memory": ("Peak memory on rank 0", "bytes"),
@@ -35,6 +36,8 @@ CHARTS = {
     "train/accuracy": ("Reward accuracy", "share of the pairs"),
     "train/kl": ("Distance from the reference model", "nats per token"),
 }
+#: Columns that are drawn only if their values differ.
+VARYING = ("batch",)
 #: Maximum number of charts of tasks; metrics.jsonl has the results of all.
 MAX_TASK_CHARTS = 12
 #: Files of `run_dir` that the page links to, if they exist.
@@ -98,10 +101,11 @@ def page(
         return ""
     steps = [row for row in rows if row["event"] == "step"]
     name = folder.resolve().name
+    constant = [column for column in VARYING if len({row.get(column) for row in steps}) == 1]
     charts = [
         Chart(title, unit, _curves(rows, steps, column, title))
         for column, (title, unit) in CHARTS.items()
-        if _points(steps, column) and not (timeline and column == "lr")
+        if _points(steps, column) and not (timeline and column == "lr") and column not in constant
     ]
     planned = timeline_page.section(timeline, _points(steps, "lr")) if timeline else ""
     content = CONTENT.format(

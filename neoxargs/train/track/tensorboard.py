@@ -55,13 +55,15 @@ class TensorBoard(Tracker):
 
 def scalars(run: Run, step: Step) -> dict[str, float]:
     """Return the series of a step: name -> value."""
+    speed = step.batch * run.tokens_per_sample / step.seconds
     values = {
         "train/lm_loss": step.loss,
         "train/learning_rate": step.lr,
         "runtime/iteration_time": step.seconds,
-        "runtime/samples_per_sec": run.samples_per_step / step.seconds,
-        "runtime/tokens_per_sec": run.tokens_per_step / step.seconds,
-        "runtime/tflops_per_rank": tflops(run, step.seconds),
+        "runtime/samples_per_sec": step.batch / step.seconds,
+        "runtime/tokens_per_sec": speed,
+        "runtime/tflops_per_rank": tflops(run, speed),
+        **({"train/batch_size": step.batch} if run.batch_size_changes else {}),
     }
     if step.grad_norm is not None:
         values["train/grad_norm"] = step.grad_norm

@@ -20,10 +20,9 @@ class Run:
     """The iteration at which the run ends (`train_iters`)."""
     start: int
     """Iteration of the checkpoint that the run continues; 0 for a new run."""
-    tokens_per_step: int
-    samples_per_step: int
-    samples_before: int
-    """Samples consumed up to iteration `start`; before the run was resumed, batches may have had another size."""
+    tokens_per_sample: int
+    samples: int
+    """Samples that are consumed when the run ends."""
     ranks: int
     parameters: int
     flops_per_token: float
@@ -34,21 +33,22 @@ class Run:
     """Loss in nats per token of a model that knows only the frequency of each token; None if unknown."""
     has_perplexity: bool = True
     """Whether the loss is a cross entropy, whose exponential is the perplexity."""
-
-    def samples(self, iteration: int) -> int:
-        """Return the number of samples consumed up to an iteration of this run."""
-        return self.samples_before + (iteration - self.start) * self.samples_per_step
+    batch_size_changes: bool = False
 
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration: `train_batch_size` samples and one update."""
+    """One iteration: a batch of samples and one update."""
 
     iteration: int
     """Counted from 1."""
     loss: float
     """Mean loss over all tokens of the batch, in nats."""
     lr: float
+    batch: int
+    """Samples of the batch."""
+    samples: int
+    """Samples consumed so far, with this batch."""
     grad_norm: float | None
     """Gradient norm before clipping; None if DeepSpeed does not compute it."""
     seconds: float

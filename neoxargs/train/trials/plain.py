@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.objectives import objective
 from neoxargs.targets.wire_format import RankArguments
@@ -113,12 +114,14 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     minimise, updates = Objective(config, model), optimizer(config, trained)
     rate, clip = rates(config), config.get("gradient_clipping")
-    accumulated, found = config.batch.gradient_accumulation_steps, list[Step]()
+    sizes, samples, found = BatchSizes.of(config.get), 0, list[Step]()
     model.train()
     first = next(batches)
     tried = _properties(config, minimise, first)
     batches = chain([first], batches)
     for iteration in range(config.training.train_iters):
+        size = sizes.after(samples)
+        accumulated, samples = size // config.batch.train_micro_batch_size_per_gpu, samples + size
         step = list(islice(batches, accumulated))
         counts = [int((batch.labels != IGNORED).sum()) for batch in step]
         by_token = config.training.loss_average == "tokens"
@@ -139,7 +142,7 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
             group["lr"] = rate(iteration) / group["divisor"]
         updates.step()
         reports = {f"gradient_norms/{name}": value for name, value in gradients.items()}
-        found.append(Step(iteration + 1, loss, rate(iteration), norm, 0.0, 0.0, reports=reports))
+        found.append(Step(iteration + 1, loss, rate(iteration), size, samples, norm, 0.0, 0.0, reports=reports))
     return model, found, tried
 
 

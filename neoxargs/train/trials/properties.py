@@ -35,7 +35,7 @@ def properties(loop: Loop, config: Config, thoroughly: bool) -> Properties:
     """Return what holds of a trained model in evaluation. Collective. thoroughly: try all, not only the first."""
     trainer = loop.trainer
     data = loop.data.train(0)
-    batches = None if data is None else list(islice(data, trainer.deepspeed.gradient_accumulation_steps()))
+    batches = None if data is None else list(islice(data, trainer.micro_batches))
 
     def loss(change: Change) -> float:
         """Return the loss of the first batch of the run, changed."""

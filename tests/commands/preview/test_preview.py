@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from neoxargs.cli import main
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.files import metrics
 from neoxargs.files.token_files import writer
 from tests.support import smallest
@@ -65,6 +66,27 @@ def test_the_text(folder: Path, run: str, capsys: pytest.CaptureFixture[str]) ->
     assert main(["preview", *text_of(run, "--price", "2").split()]) == 0
     lines = capsys.readouterr().out.splitlines()
     pinned([line for line in lines if " as planned" not in line])
+
+
+RAMP = "train_batch_size: 16\nrampup_batch_size: [4, 4, 200]\n"
+
+
+def test_a_ramp_of_the_batch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = BatchSizes.with_ramp(16, [4, 4, 200])
+    found = forecast(MIXTURE + RAMP, capsys, "--html", "page.html")
+    assert found["batch"] == [
+        {"from": stage.iteration + 1, "samples": size} for stage, size in zip(sizes.stages, [4, 8, 12, 16], strict=True)
+    ]
+    assert found["tokens"] == 32 * sizes.samples_after(100) == sum(each["tokens"] for each in found["data"])
+    # Where 120 documents of 100 tokens have been read.
+    [web] = (each for each in found["data"] if each["source"] == "web")
+    read = [sizes.samples_after(web["repeats_in"] + each) * 32 * 0.75 for each in (-1, 0)]
+    assert read[0] <= 12000 < read[1]
+    assert "Batch size" in Path("page.html").read_text()
+    constant = forecast(MIXTURE + RAMP.partition("rampup")[0], capsys)
+    in_full_batches = constant["seconds"]["training"] * sizes.samples_after(100) / 1600
+    # Small steps take as long as their micro batches, and each has an update of the weights besides.
+    assert in_full_batches < found["seconds"]["training"] < constant["seconds"]["training"]
 
 
 def test_epochs_of_a_mixture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.model import mlp_width
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.registry import REGISTRY
@@ -163,14 +164,14 @@ def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
         assert "set train_iters in the new file to samples / global batch size" in [p.hint for p in result.problems]
 
 
-def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
+def test_a_ramp_of_the_batch_is_kept_and_counts_when_samples_become_iterations() -> None:
     flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
-    why = "650 samples / 32, rounded down, ignoring --rampup-batch-size"
-    assert f"train_iters: 20  # {why}\n" in result.text
-    assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
-    ramp = "--rampup-batch-size 8 8 64 is left out, because deepy cannot change the batch size during a run"
-    assert ramp in [problem.what for problem in result.problems]
+    config, sizes = yaml.safe_load(result.text), BatchSizes.with_ramp(32, [8, 8, 64])
+    assert config["rampup_batch_size"] == [8, 8, 64]
+    assert sizes.samples_after(config["train_iters"]) <= 650 < sizes.samples_after(config["train_iters"] + 1)
+    assert config["warmup"] == sizes.iterations_in(65) / config["train_iters"]
+    assert "rampup" not in " ".join(problem.what for problem in result.problems)
 
 
 def test_inverse_square_root_is_kept() -> None:

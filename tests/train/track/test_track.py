@@ -84,7 +84,7 @@ def test_metrics(tmp_path: Path) -> None:
     assert rows[0]["unigram_entropy"] == 3.5
     assert rows[1] == {
         "event": "step", "step": 1, "loss": 3.0, "lr": 1e-3, "tokens_per_second": 4096.0, "tflops": 0.012288,
-        "elapsed": 0.5, "samples": 8, "grad_norm": 0.5, "memory": 2**30,
+        "elapsed": 0.5, "batch": 8, "samples": 8, "grad_norm": 0.5, "memory": 2**30,
     }  # fmt: skip
 
 
@@ -315,7 +315,21 @@ def test_an_evaluation_reports_what_the_loss_measures(tmp_path: Path) -> None:
     assert measured.series["validation/margins"] == 1.5
 
 
-def test_samples_count_on_from_batches_of_another_size(tmp_path: Path) -> None:
-    resumed = replace(run(tmp_path, start=2), samples_before=100)
-    assert [resumed.samples(iteration) for iteration in (2, 4)] == [100, 116]
-    assert "| 116 samples" in console.line(resumed, [step(4)])
+def test_a_line_during_a_ramp_has_the_batch_and_the_time_that_the_samples_left_take(tmp_path: Path) -> None:
+    ramped = replace(run(tmp_path), samples=4120, batch_size_changes=True)
+    # 24 samples take 2 s, so 4000 take 333 s.
+    line = console.line(ramped, [step(1, seconds=1.0), step(2, batch=16, samples=120, seconds=1.0)])
+    assert {"batch 16", "3,072 tokens/s", "6 min left", "120 samples"} < {*line.split(" | ")}
+    assert "batch" not in console.line(run(tmp_path), [step(4)])
+
+
+def test_the_batch_of_each_step_is_in_the_series_and_the_metrics(tmp_path: Path) -> None:
+    ramped, row = replace(run(tmp_path), batch_size_changes=True), step(1, batch=4, seconds=2.0)
+    found = scalars(ramped, row)
+    assert (found["train/batch_size"], found["runtime/samples_per_sec"], found["runtime/tokens_per_sec"]) == (4, 2, 512)
+    tracker = Metrics(tmp_path / run_metrics.FILE)
+    tracker.on_start(ramped)
+    tracker.on_step(row)
+    tracker.on_end(DONE)
+    [_, written] = run_metrics.read(tmp_path / run_metrics.FILE)
+    assert (written["batch"], written["tokens_per_second"]) == (4, 512.0)

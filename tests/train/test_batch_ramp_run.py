@@ -1,0 +1,110 @@
+"""A run whose batch grows: the samples that it reads, where it continues, and what it writes about each step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch.distributed
+
+from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.files import metrics
+from neoxargs.train.batches import loader
+from tests.support.processes import rank_arguments, step_rows, train_on_rank
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.timeout(300)
+ITERATIONS, MIDDLE = 9, 4
+RAMP: dict[str, Any] = {
+    "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "rampup_batch_size": [4, 4, 40],
+    "train_iters": ITERATIONS, "eval_interval": 3, "eval_iters": 2, "num_workers": 0,
+    "lr_decay_style": "constant", "checkpoint_factor": MIDDLE,
+    "hidden_dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+SIZES = BatchSizes.of(RAMP.get)
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one rank": (1, {}),
+    "pipeline": (1, {"pipe_parallel_size": 1}),
+    "dp2, ZeRO-2": (2, {"zero_optimization": {"stage": 2}}),
+    "dp2, ZeRO-3": (2, {"zero_optimization": {"stage": 3}}),
+}
+
+
+def recording(arguments: list[str], folder: str) -> tuple[int, str, str]:
+    """Train on this rank, and write the number of each training sample that it reads."""
+    read: list[int] = []
+    indices, train = loader.sample_indices, loader.Loader.train
+
+    def recorded(*position: Any) -> Iterator[list[int]]:
+        for chosen in indices(*position):
+            read.extend(chosen)
+            yield chosen
+
+    def of_training(self: loader.Loader, consumed: int) -> Any:
+        with patch.object(loader, "sample_indices", recorded):
+            return train(self, consumed)
+
+    with patch.object(loader.Loader, "train", of_training):
+        ended = train_on_rank(arguments)
+    Path(folder, f"read{torch.distributed.get_rank()}.json").write_text(json.dumps(read))
+    return ended
+
+
+def run(folder: Path, layout: str, **changes: Any) -> list[int]:
+    """Run on a layout and return the numbers of the training samples that its replicas read, sorted."""
+    world, parallel = LAYOUTS[layout]
+    arguments = rank_arguments(folder, world, **RAMP | parallel | changes)
+    for code, _, errors in run_ranks(recording, world, arguments, str(folder)):
+        assert code == 0, errors
+    return sorted(number for rank in range(world) for number in json.loads((folder / f"read{rank}.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run(folder, "one rank")
+
+
+def test_every_sample_is_read_once_and_every_step_has_its_batch(whole: tuple[Path, list[int]]) -> None:
+    folder, read = whole
+    rows = step_rows(folder)
+    assert [row["batch"] for row in rows] == [SIZES.of_iteration(each) for each in range(ITERATIONS)]
+    assert {4, 8, 12, 16} == {row["batch"] for row in rows}
+    assert [row["samples"] for row in rows] == [SIZES.samples_after(each + 1) for each in range(ITERATIONS)]
+    assert read == [*range(SIZES.samples_after(ITERATIONS))]
+    page = (folder / "out" / "report.html").read_text()
+    assert "Batch size" in page
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("one rank", "one rank"),
+        pytest.param("pipeline", "pipeline", marks=pytest.mark.slow),
+        pytest.param("one rank", "dp2, ZeRO-2", marks=pytest.mark.slow),
+        pytest.param("dp2, ZeRO-3", "one rank", marks=pytest.mark.slow),
+    ],
+)
+def test_it_continues_in_the_middle_of_the_ramp(
+    tmp_path: Path, whole: tuple[Path, list[int]], first: str, then: str
+) -> None:
+    assert SIZES.of_iteration(MIDDLE - 1) < SIZES.of_iteration(MIDDLE) < SIZES.last
+    saves = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt")}
+    before = run(tmp_path, first, exit_interval=MIDDLE, **saves)
+    after = run(tmp_path, then, **saves)
+    assert before == [*range(SIZES.samples_after(MIDDLE))]
+    assert before + after == whole[1]
+    rows, expected = step_rows(tmp_path), step_rows(whole[0])
+    assert [(row["batch"], row["samples"]) for row in rows] == [(row["batch"], row["samples"]) for row in expected]
+    losses = [row["loss"] for row in rows], [row["loss"] for row in expected]
+    if (first, then) == ("one rank", "one rank"):
+        assert losses[0] == losses[1]
+        evaluated = [[row for row in metrics.read(each / "out" / metrics.FILE) if row["event"] == "evaluation"]
+                     for each in (tmp_path, whole[0])]  # fmt: skip
+        assert evaluated[0] == evaluated[1]
+    else:  # sums of gradients in another order
+        assert losses[0] == pytest.approx(losses[1], abs=1e-5)
