@@ -229,13 +229,14 @@ def check(words: list[str]) -> int:
 def plan(words: list[str]) -> int:
     """`deepy plan FILE ...`: estimate placement, memory and speed."""
     from neoxargs.plan.command import run
-    from neoxargs.plan.given.options import DESCRIPTION, add_arguments
+    from neoxargs.plan.given.options import DESCRIPTION, add_arguments, answer_assumptions
 
     parser = make_parser("plan", DESCRIPTION)
-    add_files(parser)
+    add_files(parser, "*")
     add_json(parser)
     add_arguments(parser)
     arguments = parse(parser, words)
+    answer_assumptions(parser, arguments)
     file, *others = arguments.files
     if others or not file.endswith(programs.SHELL_SCRIPTS):
         return run(arguments)
@@ -248,11 +249,14 @@ def plan(words: list[str]) -> int:
 def preview(words: list[str]) -> int:
     """`deepy preview FILE ...`: what a run will do over its iterations."""
     from neoxargs.commands.preview.command import DESCRIPTION, add_arguments, run
+    from neoxargs.plan.given.options import answer_assumptions
 
     parser = make_parser("preview", DESCRIPTION)
-    add_files(parser)
+    add_files(parser, "*")
     add_arguments(parser)
-    return run(parse(parser, words))
+    arguments = parse(parser, words)
+    answer_assumptions(parser, arguments)
+    return run(arguments)
 
 
 def verify(words: list[str]) -> int:

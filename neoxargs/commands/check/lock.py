@@ -11,7 +11,7 @@ from typing import Any
 from neoxargs.base.problems import SET, Place, Problem, Problems, has_errors, listed, report
 from neoxargs.base.request import Request
 from neoxargs.commands.diff.differences import RankedDifference, contents, ranked
-from neoxargs.commands.diff.side import Side, of_lock, short_json
+from neoxargs.commands.diff.side import Side, of_lock, short_json, short_pair
 from neoxargs.config.config import Config
 from neoxargs.resolve import before_ranks, read_draft
 from neoxargs.runs.epochs import samples_per_epoch
@@ -101,7 +101,7 @@ def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]
 
 
 def _other_value(lock: Lock, found: RankedDifference) -> Problem:
-    then, now = map(short_json, found.values)
+    then, now = short_pair(*found.values)
     what = f"{found.name} was {then} when the run was launched; with the current configuration files, it is {now}"
     place, source = lock.places.get(("values", found.name)), found.sources[1]
     hint = "; ".join(filter(None, [f"source of the new value: {source}" if source else "", WARNINGS.get(found.impact)]))

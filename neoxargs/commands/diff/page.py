@@ -9,7 +9,7 @@ from neoxargs.base.charts.html_page import html_page
 from neoxargs.base.charts.line_chart import STYLE, Chart, figure, smoothed
 from neoxargs.commands.diff.differences import RankedDifference
 from neoxargs.commands.diff.losses import Losses
-from neoxargs.commands.diff.side import Side, short_json
+from neoxargs.commands.diff.side import Side, short_pair
 from neoxargs.commands.diff.text import HEADINGS, described, verdict
 from neoxargs.commands.diff.weights import WeightComparison
 
@@ -34,7 +34,7 @@ def page(
     sections += [_table(f"At step {step}", ("", "A", "B"), at)] if at else []
     for impact, heading in HEADINGS.items():
         rows = [
-            (each.kind, each.name, *map(short_json, each.values), *each.sources, each.note)
+            (each.kind, each.name, *short_pair(*each.values), *each.sources, each.note)
             for each in found
             if each.impact == impact
         ]

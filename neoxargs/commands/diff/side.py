@@ -116,6 +116,19 @@ def recorded_source(text: str) -> Source:
     return Source("set", Place("--set", 1, 1, text.removeprefix("--set ")))
 
 
+def short_pair(one: Any, other: Any, limit: int = 36) -> tuple[str, str]:
+    """Return two different values as JSON, shortened to where they differ if their beginnings are equal."""
+    short = short_json(one, limit), short_json(other, limit)
+    if short[0] != short[1]:
+        return short
+    whole = [json.dumps(value, ensure_ascii=False, default=str) for value in (one, other)]
+    same = next((at for at, (a, b) in enumerate(zip(*whole, strict=False)) if a != b), min(map(len, whole)))
+    start = same - limit // 3
+    ends = [text[start:] for text in whole]
+    first, second = (f"… {text if len(text) <= limit - 2 else f'{text[: limit - 4]} …'}" for text in ends)
+    return first, second
+
+
 def short_json(value: Any, limit: int = 36) -> str:
     """Return a value as JSON, shortened; a list of equal items as `12 x "global"`."""
     if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):

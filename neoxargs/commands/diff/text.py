@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from neoxargs.commands.diff.differences import RankedDifference, first_names, spellings
-from neoxargs.commands.diff.side import Side, short_json
+from neoxargs.commands.diff.side import Side, short_pair
 from neoxargs.commands.diff.weights import WeightComparison
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.compare.impact import IMPACTS, Impact, kind_of
@@ -92,7 +92,7 @@ def _table(found: Sequence[RankedDifference]) -> Iterator[str]:
     """Yield a row for each difference: kind, name, both values, and where they come from."""
     sources = [tuple(map(_short, each.sources)) for each in found]
     places = [f"both: {a}" if a == b else f"A: {a}; B: {b}" for a, b in sources]
-    rows = [(each.kind, each.name, *map(short_json, each.values), at) for each, at in zip(found, places, strict=True)]
+    rows = [(each.kind, each.name, *short_pair(*each.values), at) for each, at in zip(found, places, strict=True)]
     for line, each in zip(rows_of(rows), found, strict=True):
         yield line
         if each.note:

@@ -27,7 +27,8 @@ from neoxargs.runs.run_spec import resolve_run
 DESCRIPTION = (
     "Train a small model with the settings of a configuration on this machine's CPUs, in its layout reduced to at most "
     "4 ranks, and compare it with one process, with plain torch, and with runs in which one setting has another value. "
-    "Says of every key of the files whether it does what it says. GPU kernels and NCCL are not covered."
+    "Says of every key of the files whether it does what it says, within minutes; the exit code is 1 if a key is "
+    "contradicted. GPU kernels and NCCL are not covered."
 )
 #: Beginning of the name of a folder for trials.
 PREFIX = "deepy-verify-"

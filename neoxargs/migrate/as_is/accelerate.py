@@ -160,6 +160,8 @@ def _precision(found: Mapping[str, Entry], is_yaml: bool) -> Iterator[Problem]:
         hint, edits = "write 'no', in quotes", (Edit(node.place, "replace", "'no'"),)
     what = f"mixed_precision ({format_node(node)}) must be one of {listed(PRECISIONS)}"
     what += ", as a text" if value is False else ""
+    near = close_matches(str(value), PRECISIONS, alike=0.6)
+    hint = hint or (f"did you mean {listed(near)}?" if near else "")
     yield Problem(what, node.place, hint, id="other-program-value", edits=edits)
 
 

@@ -238,6 +238,7 @@ def _is_number(text: str, kind: str) -> bool:
 
 # -- flags that belong together ---------------------------------------------------------------------------------------
 
+WSD_LENGTHS = ("--lr-wsd-decay-iters", "--lr-wsd-decay-samples")
 PARALLEL = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 
 
@@ -331,6 +332,10 @@ def _missing(command: Command) -> Iterator[Problem]:
     if "--sequence-parallel" in flags and (_number(flags, PARALLEL[0]) or 1) == 1:
         what = "--sequence-parallel has no effect without tensor parallelism"
         yield conflict(what, flags["--sequence-parallel"].place, "remove it", severity="warning")
+    style = flags.get("--lr-decay-style")
+    if style and [word.text for word in style.values] == ["WSD"] and flags.keys().isdisjoint(WSD_LENGTHS):
+        what = f"--lr-decay-style WSD needs {listed(WSD_LENGTHS)}, without which Megatron-LM's scheduler refuses it"
+        yield conflict(what, style.place, f"add {WSD_LENGTHS[0]}")
     # What an old or misspelt flag should be is said there.
     meant = {_instead(known, name) for name in flags if (known := other_keys.keys("megatron").get(name))}
     meant |= {f"--{_plain(name)}" for name in flags}

@@ -310,7 +310,8 @@ def _is_refused(known: Key, found: dict[str, Entry]) -> bool:
 def _of_words(entry: Entry, known: Key) -> Problem | None:
     """Return the problem of a text of several words of which one is none of its choices."""
     value, place = entry.value.to_python(), entry.value.place
-    words = re.split(r"[\s,]+", value.strip()) if isinstance(value, str) else []
+    texts = value if isinstance(value, list) else [value]
+    words = [word for text in texts if isinstance(text, str) for word in re.split(r"[\s,]+", text.strip())]
     wrong = [word for word in words if word.lower() not in {"", "true", "false", *known.words}]
     if not known.words or not wrong:
         return None

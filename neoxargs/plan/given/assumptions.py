@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -139,11 +139,16 @@ def _unit(unit: str) -> str:
     return f" ({unit})" if is_relative else f" {unit}"
 
 
-def list_assumptions(learned: Mapping[str, float], path: str = "") -> str:
-    """Return all assumptions with their meaning and source, for `--assumptions`. learned: in the file `path`."""
-    blocks = []
+def list_assumptions(learned: Mapping[str, float], path: str = "", changes: Sequence[str] = ()) -> str:
+    """Return all assumptions with their meaning and source, for `--assumptions`.
+
+    learned: in the file `path`. changes: as `with_changes` has them. Raises Problems.
+    """
+    values, blocks = vars(with_changes(list(changes), learned)), []
+    changed = vars(with_changes(list(changes)))
     for name, row in ROWS.items():
-        value, source = learned.get(name, row.default), path if name in learned else row.source
+        value, source = values[name], path if name in learned else row.source
+        source = "--assume" if changed[name] != row.default else source
         shown = "derived from the configuration" if value == CONFIGURED else f"{value:g}{_unit(row.unit)}"
         blocks.append(f"{name}: {shown}\n    {row.meaning}\n    allowed: {_range(row)}\n    source: {source}")
     return "\n".join(blocks)

@@ -85,8 +85,8 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
     price = "the price of one device for an hour, in any currency; prints the cost of the run"
     add("--price", metavar="PRICE", type=_price, help=price)
-    listing = "list all assumptions with their sources, those of --rates before it included, and exit"
-    add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
+    listing = "list all assumptions with their sources, those of --rates and --assume included, and exit"
+    add("--assumptions", action="store_true", help=listing)
 
 
 def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
@@ -97,13 +97,15 @@ def add_search_arguments(add: Callable[..., argparse.Action]) -> None:
     add("--left-out", action="store_true", help="list the layouts that were left out, with the reasons")
 
 
-class ListAssumptions(argparse.Action):
-    """Print the assumptions and exit, as --version does."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: object) -> None:
-        rates = read_rates(namespace.rates) if getattr(namespace, "rates", None) else None
-        print(list_assumptions(rates.values, rates.path) if rates else list_assumptions({}))
+def answer_assumptions(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Print the assumptions and exit if they are asked for; without them, files are required. Raises Problems."""
+    if arguments.assumptions:
+        rates = read_rates(arguments.rates) if arguments.rates else None
+        learned = rates.values if rates else {}
+        print(list_assumptions(learned, rates.path if rates else "", arguments.assume))
         parser.exit()
+    if not arguments.files:
+        parser.error("the following arguments are required: FILE")
 
 
 def options_of(arguments: argparse.Namespace) -> PlanOptions:

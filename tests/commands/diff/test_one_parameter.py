@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 
 from neoxargs.commands.diff.differences import ranked
-from neoxargs.commands.diff.side import Side
+from neoxargs.commands.diff.side import Side, short_json, short_pair
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import File, complete, draft
 from neoxargs.resolve.compare.differences import SETTINGS
@@ -163,3 +163,11 @@ def test_an_explicit_switch_disables_as_much_as_the_default() -> None:
 def test_finer_words_are_needed() -> None:
     assert set(IMPACT) <= set(names())
     assert not {name for name in IMPACT if BY_EFFECT[effect(name).partition(":")[0]] == IMPACT[name]}
+
+
+@pytest.mark.parametrize("end", ["", " that goes on for more than a line of the table"])
+def test_long_values_are_shown_where_they_differ(end: str) -> None:
+    beginning = [f"data/source {number}" for number in range(9)]
+    one, other = short_pair([*beginning, f"four{end}"], [*beginning, f"five{end}"])
+    assert "four" in one and "five" in other and max(len(one), len(other)) <= 36
+    assert short_pair([*beginning], ["x"]) == (short_json(beginning), '["x"]')

@@ -53,6 +53,7 @@ REFUSED: list[dict[str, Any]] = [
     {"optim": "adamw_hf"},
     {"fsdp": "full_shrd"},
     {"fsdp": "full_shard auto_wrp"},
+    {"fsdp": ["full_shrd", "auto_wrap"]},
     {"debug": "underflow"},
     {"logging_steps": "ten"},
     {"logging_steps": 2.5},

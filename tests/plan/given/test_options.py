@@ -15,6 +15,10 @@ def test_the_assumptions_are_listed_without_a_configuration(capsys: pytest.Captu
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert all(f"\n{name}: " in f"\n{printed}" for name in NAMES)
+    with pytest.raises(SystemExit):
+        main(["plan", "--assumptions", "--assume", "workspace=7"])
+    changed = capsys.readouterr().out
+    assert "workspace: 7 " in changed and "workspace: 7 " not in printed
 
 
 def test_the_help_names_every_device(capsys: pytest.CaptureFixture[str]) -> None:

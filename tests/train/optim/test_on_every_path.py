@@ -47,6 +47,8 @@ RATES = {
 }  # fmt: skip
 #: The largest difference of a loss from that of fp32 without ZeRO, as a part of what the steps changed of the loss.
 NEAR = {"fp32": 0.02, "bf16": 0.25, "fp16": 0.25}
+#: Types whose steps are of the gradient's sign: rounding can turn a whole step around. The same differences, widened.
+BY_SIGN = {"Rprop": 2.0}
 OPTIONS = {
     "prescale": ({"prescale_gradients": True}, {}),
     "predivide": ({"gradient_predivide_factor": 2.0}, {}),
@@ -87,6 +89,8 @@ def paths_of(kind: str) -> dict[str, Trial]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_optimizer_takes_the_same_steps(kind: str) -> None:
+    if is_onebit(kind):
+        pytest.importorskip("deepspeed.runtime.fp16.onebit", reason="DeepSpeed 0.19.7 dropped it, which check says")
     still = of_optimizer(kind, PATHS[BASE])
     still = Trial(still.config | {"lr": 0.0, "optimizer.params.lr": 0.0}, still.deepspeed)
     trials = {"still": still, **{name: of_optimizer(kind, one) for name, one in paths_of(kind).items()}}
@@ -97,7 +101,8 @@ def test_an_optimizer_takes_the_same_steps(kind: str) -> None:
     different = {
         name: (losses.train, expected)
         for name, losses in found.items()
-        if name != "still" and losses.train != pytest.approx(expected, abs=NEAR[name[:4]] * effect)
+        if name != "still"
+        and losses.train != pytest.approx(expected, abs=NEAR[name[:4]] * BY_SIGN.get(kind, 1.0) * effect)
     }
     assert different == {} or (kind in BY_SHAPE and BASE not in different and "fp32 pp" not in different)
 
