@@ -34,7 +34,7 @@ from neoxargs.files.checkpoints.folder import Base, named_by, verify
 from neoxargs.resolve import resolve
 from neoxargs.targets.nesting import nested
 from neoxargs.train.checkpoint.base import require_undamaged
-from neoxargs.train.checkpoint.weights_by_name import Weights
+from neoxargs.train.checkpoint.weights_by_name import CheckpointWeights
 from neoxargs.train.model.lora.adapters import MODULE, assembled, is_adapter
 
 HEAD = """\
@@ -55,7 +55,9 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def write(config: Config, saved: Weights, family: Family, sizes: Sizes, folder: Path, base: str | None) -> None:
+def write(
+    config: Config, saved: CheckpointWeights, family: Family, sizes: Sizes, folder: Path, base: str | None
+) -> None:
     """Write an adapter folder. base: the model's folder or its name on the Hub, if it is known."""
     from safetensors.torch import save_file
 
@@ -193,7 +195,7 @@ def _base(given: Config) -> Base:
 class Merged:
     """The weights of a model with its adapters merged, or with its soft prompt: a checkpoint for export."""
 
-    def __init__(self, config: Config, base: Weights, adapters: Weights) -> None:
+    def __init__(self, config: Config, base: CheckpointWeights, adapters: CheckpointWeights) -> None:
         self.base, self.adapters = base, adapters
         self.scale = scale(config) if config.lora.rank else 1.0
         self.folder = adapters.folder

@@ -34,7 +34,7 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.launch.stages import State, run_until, unchanged
 from neoxargs.train.checkpoint import base, inventory
 from neoxargs.train.checkpoint.neox.loading import weights_of
-from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
+from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, CheckpointWeights, SavedWeights
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -49,7 +49,7 @@ class Export(NamedTuple):
 
     config: Config
     family: Family
-    saved: Weights
+    saved: CheckpointWeights
     tokenizer: Tokenizer
     sizes: Sizes
     dtype: torch.dtype
@@ -203,7 +203,7 @@ def checkpoint(config: Config) -> Path:
 
 
 def prepare(
-    config: Config, saved: Weights, family: Family, dtype: torch.dtype | None = None, rows: int | None = None
+    config: Config, saved: CheckpointWeights, family: Family, dtype: torch.dtype | None = None, rows: int | None = None
 ) -> Export:
     """Return what `write` needs.
 
@@ -226,7 +226,7 @@ def sizes_of(config: Config, rows: int) -> Sizes:
     return Sizes(queries, shape.num_kv_heads, rows, config.embedding.opt_pos_emb_offset)
 
 
-def merged_weights(config: Config) -> Weights:
+def merged_weights(config: Config) -> CheckpointWeights:
     """Return the weights of the checkpoint, into which adapters are merged; raise Problems."""
     saved = weights(config)
     if checkpoint_folder.recorded_base(saved.folder) is None:
@@ -239,7 +239,7 @@ def merged_weights(config: Config) -> Weights:
     return adapters.Merged(config, model.weights, saved)
 
 
-def weights(config: Config) -> Weights:
+def weights(config: Config) -> CheckpointWeights:
     """Return the weights of the checkpoint, deepy's or GPT-NeoX's; raise Problems."""
     if (root := config.checkpoint.load or config.checkpoint.save) and (
         theirs := weights_of(config, Path(root), config.training.iteration)

@@ -42,7 +42,7 @@ from neoxargs.targets.nesting import nested
 from neoxargs.train.checkpoint.neox.head_order import split_heads
 from neoxargs.train.checkpoint.neox.weights import halves_of, swapped_halves
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
-from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
+from neoxargs.train.checkpoint.weights_by_name import CheckpointWeights, rank_slice
 from neoxargs.train.parallel.layers import TensorShard
 
 #: Kinds of optimizer state with a step count for each weight and group.
@@ -61,7 +61,7 @@ class Target(NamedTuple):
     cut: Cut
 
 
-def write(config: Config, saved: Weights, folder: Path) -> bool:
+def write(config: Config, saved: CheckpointWeights, folder: Path) -> bool:
     """Write the checkpoint below `folder`; return whether it has optimizer state.
 
     Raises Problems if GPT-NeoX has no tensor for a weight, or cannot compute what the model computes.
@@ -112,7 +112,7 @@ def _beyond_gpt_neox(config: Config) -> Iterator[Problem]:
 class _Writer:
     """Cuts weights and optimizer states into those of GPT-NeoX's ranks."""
 
-    def __init__(self, config: Config, saved: Weights) -> None:
+    def __init__(self, config: Config, saved: CheckpointWeights) -> None:
         self.config, self.saved = config, saved
         self.ranks = config.parallel.model_parallel_size
         self.rows = vocabulary_rows(config) or saved.shape("embedding.word_embeddings.weight")[0]
@@ -205,7 +205,7 @@ class _Writer:
         return torch.cat(split_heads(rows, groups, shape.num_attention_heads // shape.num_kv_heads))
 
 
-def _targets(config: Config, saved: Weights) -> Iterator[Target]:
+def _targets(config: Config, saved: CheckpointWeights) -> Iterator[Target]:
     """Yield GPT-NeoX's tensors in the order of its modules; raise Problems about weights that it does not have."""
     order, names = weights_of_layers(config.shape), set(saved.slices)
     used = [Target(0, theirs, ours, cut) for theirs, (ours, cut) in EMBEDDINGS.items() if ours in names]

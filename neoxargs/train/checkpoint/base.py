@@ -16,7 +16,7 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.neox.loading import weights_of
-from neoxargs.train.checkpoint.weights_by_name import SavedWeights, Weights
+from neoxargs.train.checkpoint.weights_by_name import CheckpointWeights, SavedWeights
 
 #: Returns what is wrong with a checkpoint, "" if nothing is: `checkpoint_folder.verify`, or one for all ranks together.
 Verify = Callable[[Path], str]
@@ -26,7 +26,7 @@ class BaseWeights(NamedTuple):
     """A frozen model."""
 
     base: Base
-    weights: Weights
+    weights: CheckpointWeights
 
 
 def of_run(config: Config, checkpoint: Path | None, verify: Verify) -> BaseWeights | None:

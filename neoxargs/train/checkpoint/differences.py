@@ -17,7 +17,7 @@ from neoxargs.files.neox_checkpoint.contents import Contents
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
-from neoxargs.train.checkpoint.weights_by_name import SavedWeights, Weights
+from neoxargs.train.checkpoint.weights_by_name import CheckpointWeights, SavedWeights
 
 #: Weight and state of a tensor; the state of the weight itself is empty.
 Key = tuple[str, str]
@@ -50,7 +50,7 @@ def compare(
     return common, [each for key in common if (each := _difference(*key, one, other))], (only[0], only[1])
 
 
-def _opened(folder: Path, config: Config) -> Weights:
+def _opened(folder: Path, config: Config) -> CheckpointWeights:
     """Return a checkpoint's weights; raises Problems if it is damaged, or does not list its weights."""
     if contents := Contents.at(folder, None):
         return NeoxWeights(contents, config)
@@ -62,7 +62,7 @@ def _opened(folder: Path, config: Config) -> Weights:
     return SavedWeights(folder, inventories)
 
 
-def _tensors(weights: Weights) -> list[Key]:
+def _tensors(weights: CheckpointWeights) -> list[Key]:
     """Return every weight, and every tensor of its optimizer state."""
     found = [(name, "") for name in weights.slices]
     if weights.complete:
@@ -71,7 +71,7 @@ def _tensors(weights: Weights) -> list[Key]:
     return found
 
 
-def _difference(weight: str, state: str, a: Weights, b: Weights) -> Difference | None:
+def _difference(weight: str, state: str, a: CheckpointWeights, b: CheckpointWeights) -> Difference | None:
     """Return how a tensor differs; None if all elements are equal. Rows that pad the vocabulary are not compared."""
     # The optimizer's fp32 weights, which differ also where 16-bit weights are equal.
     master = a.complete and b.complete and not state

@@ -20,8 +20,8 @@ from neoxargs.facts.model import REWARD_HEAD
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
+    CheckpointWeights,
     SavedWeights,
-    Weights,
     not_convertible,
     rank_slice,
     saved_layout,
@@ -62,7 +62,7 @@ def load(
 
 def load_weights(
     engine: interface.Engine,
-    saved: Weights,
+    saved: CheckpointWeights,
     with_optimizer: bool,
     optional: Collection[str] = (),
     only: Collection[str] | None = None,
@@ -94,7 +94,7 @@ def load_weights(
 def _fill_partitions(
     zero: interface.Zero3,
     weights: dict[str, nn.Parameter],
-    saved: Weights,
+    saved: CheckpointWeights,
     layout: OptimizerLayout,
     with_optimizer: bool,
 ) -> None:
@@ -120,7 +120,9 @@ def _fill_partitions(
 class _Loader:
     """Fills one weight and its optimizer states."""
 
-    def __init__(self, saved: Weights, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]) -> None:
+    def __init__(
+        self, saved: CheckpointWeights, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]
+    ) -> None:
         self.saved, self.layout, self.weight, self.pieces = saved, layout, weight, pieces
 
     def load(self, name: str, with_optimizer: bool) -> None:
@@ -215,7 +217,7 @@ def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayo
 
 def _mismatches(
     engine: interface.Engine,
-    saved: Weights,
+    saved: CheckpointWeights,
     layout: OptimizerLayout | None,
     with_optimizer: bool,
     optional: Collection[str],
@@ -250,7 +252,7 @@ def union_over_ranks(names: set[str]) -> set[str]:
     return set().union(*by_rank)
 
 
-def restore_counters(engine: interface.Engine, saved: Weights, common: Mapping[str, Any]) -> None:
+def restore_counters(engine: interface.Engine, saved: CheckpointWeights, common: Mapping[str, Any]) -> None:
     """Restore what DeepSpeed restores besides tensors: schedule, counters, scheduled values, dynamic loss scale.
 
     common: the counters and the state of the schedule.

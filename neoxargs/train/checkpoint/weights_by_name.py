@@ -58,7 +58,7 @@ class Slice:
         return next(iter(self.pieces.values()))
 
 
-class Weights(Protocol):
+class CheckpointWeights(Protocol):
     """A checkpoint, of this or another program, as `relayout` and `deepy export` read it: see SavedWeights."""
 
     folder: Path

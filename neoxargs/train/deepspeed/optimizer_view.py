@@ -1,7 +1,7 @@
-"""This rank's shards of each weight, gradient and optimizer state, for every engine and ZeRO stage of DeepSpeed.
+"""This rank's fragments of each weight, gradient and optimizer state, for every engine and ZeRO stage of DeepSpeed.
 
-DeepSpeed keeps gradients and states per weight, in flat buffers, or in partitions. Over all ranks together, the shards
-contain each element exactly once, so a sum over shards is a sum over the weight.
+DeepSpeed keeps gradients and states per weight, in flat buffers, or in partitions. Over all ranks together, the
+fragments contain each element exactly once, so a sum over fragments is a sum over the weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.mesh import Mesh
 
 #: Name of a weight -> this rank's elements, flat; no entry if other ranks hold all of them.
-Shards = dict[str, Tensor]
+Fragments = dict[str, Tensor]
 #: Weight, or number of its parameter group -> the fp32 tensor that the optimizer updates for it.
 MasterWeights = dict[Any, Tensor]
 
@@ -33,46 +33,36 @@ class _Weight(NamedTuple):
 
 
 class Holdings:
-    """The shards of a DeepSpeed engine on this rank.
+    """The fragments of a DeepSpeed engine on this rank.
 
-    If data parallel ranks hold replicas of the same tensor, the first of them has the shard.
+    If data parallel ranks hold replicas of the same tensor, the first of them has the fragment.
     """
 
     def __init__(self, engine: interface.Engine, mesh: Mesh) -> None:
         self.engine, self.mesh = engine, mesh
         self.weights = [_Weight(*item) for item in named_weights(engine.module).items() if item[1].requires_grad]
 
-    @property
-    def loss_scale(self) -> float:
-        """The factor by which gradients are multiplied until the optimizer's step; 1 without fp16."""
-        optimizer = self.engine.optimizer
-        if isinstance(optimizer, interface.Fp16):
-            state = optimizer.loss_scale_config
-            # The same wrapper serves bf16, with `use_grad_scaling` False.
-            return float(state.cur_scale) if state.use_grad_scaling else 1.0
-        return float(optimizer.loss_scale) if isinstance(optimizer, interface.Zero12 | interface.Zero3) else 1.0
-
-    def gradients(self) -> Shards:
+    def gradients(self) -> Fragments:
         """Return the gradients before clipping, multiplied by `loss_scale`. Call between backward pass and step."""
-        return self._shards(_gradient)
+        return self._fragments(_gradient)
 
-    def values(self) -> Shards:
+    def values(self) -> Fragments:
         """Return the weights, in fp32 if the optimizer keeps fp32 master weights."""
-        return self._shards(_value)
+        return self._fragments(_value)
 
-    def states(self) -> dict[str, Shards]:
+    def states(self) -> dict[str, Fragments]:
         """Return the optimizer states that are tensors of the weight's size, by the optimizer's names (`exp_avg`)."""
-        return {key: self._shards(of) for key, of in _states(self.engine.optimizer).items()}
+        return {key: self._fragments(of) for key, of in _states(self.engine.optimizer).items()}
 
-    def sums(self, of: Callable[[Tensor], Tensor], shards: Shards) -> dict[str, float]:
-        """Return the sum of `of(shard)` over all shards of each weight, for all pipeline stages. Collective.
+    def sums(self, of: Callable[[Tensor], Tensor], fragments: Fragments) -> dict[str, float]:
+        """Return the sum of `of(fragment)` over all fragments of each weight, for all pipeline stages. Collective.
 
-        of: maps a flat shard to a scalar tensor.
+        of: maps a flat fragment to a scalar tensor.
         """
         zero = torch.zeros((), device=self.engine.device)
-        # Offloaded shards are in host memory, hence `.to`.
-        # A rank without a shard adds 0: within an axis, all ranks must reduce tensors of the same length.
-        local = [of(shards[weight.name]).to(zero) if weight.name in shards else zero for weight in self.weights]
+        # Offloaded fragments are in host memory, hence `.to`.
+        # A rank without a fragment adds 0: within an axis, all ranks must reduce tensors of the same length.
+        local = [of(fragments[weight.name]).to(zero) if weight.name in fragments else zero for weight in self.weights]
         total = torch.stack(local)
         for axis in (self.mesh.tensor, self.mesh.data):
             if axis.size > 1:
@@ -89,16 +79,26 @@ class Holdings:
         # A weight that several stages use is counted by the first of them.
         return {name: value for stage in reversed(stages) for name, value in stage.items()}
 
-    def _shards(self, find: Callable[[nn.Parameter], Tensor | None]) -> Shards:
-        shards: Shards = {}
+    def _fragments(self, find: Callable[[nn.Parameter], Tensor | None]) -> Fragments:
+        fragments: Fragments = {}
         for name, weight in self.weights:
             partitioned = isinstance(weight, interface.Partitioned | interface.Linked)
             replicas = self.mesh.expert_data if is_expert(weight) else self.mesh.data
             if counts_here(weight, self.mesh) and (partitioned or replicas.rank == 0):
-                shard = find(weight)
-                if shard is not None:
-                    shards[name] = shard.detach().flatten()
-        return shards
+                fragment = find(weight)
+                if fragment is not None:
+                    fragments[name] = fragment.detach().flatten()
+        return fragments
+
+
+def loss_scale(engine: interface.Engine) -> float:
+    """Return the factor by which gradients are multiplied until the optimizer's step; 1 without fp16."""
+    optimizer = engine.optimizer
+    if isinstance(optimizer, interface.Fp16):
+        state = optimizer.loss_scale_config
+        # The same wrapper serves bf16, with `use_grad_scaling` False.
+        return float(state.cur_scale) if state.use_grad_scaling else 1.0
+    return float(optimizer.loss_scale) if isinstance(optimizer, interface.Zero12 | interface.Zero3) else 1.0
 
 
 def before_step(engine: interface.Engine, hook: Callable[[], None]) -> None:
@@ -188,7 +188,7 @@ def stored_gradient(weight: nn.Parameter) -> Tensor | None:
 
 
 def _gradient(weight: nn.Parameter) -> Tensor | None:
-    """Return this rank's shard of the gradient."""
+    """Return this rank's fragment of the gradient."""
     if isinstance(weight, interface.Partitioned):
         # ZeRO-3 averages gradients into its own partitions and frees `weight.grad` in the backward pass.
         return _without_padding(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
@@ -227,7 +227,7 @@ def _state(key: str, masters: MasterWeights, states: Any, weight: nn.Parameter) 
 
 
 def _states(optimizer: Any) -> dict[str, Callable[[nn.Parameter], Tensor | None]]:
-    """Return, for each optimizer state that is a tensor of the weight's size, a function from a weight to its shard."""
+    """Return a function from weight to fragment for each optimizer state that is a tensor of the weight's size."""
     states = optimizer.state if isinstance(optimizer, Optimizer) else optimizer.optimizer.state
     # Not scalars such as `step`. Parameter groups may have different states.
     found = {key for state in states.values() for key, value in state.items() if torch.is_tensor(value) and value.dim()}

@@ -69,7 +69,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     patches.keep_adagrad()
     patches.restore_linear()
     json = swap.with_own_folders(json)
-    weights, shared = _parts(config, mesh)
+    weights, shared = _weights_and_shared(config, mesh)
     pipelined = config.parallel.pipe_parallel_size >= 1
     if pipelined and mesh.pipe.group is not None:  # before the engine is built, which sends too
         send_within(mesh.pipe.group)
@@ -95,14 +95,14 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
         check_gradients(module, config, samples, loss, weights.ranks, device)
     timing.install(engine, json)
     if trains and not engine.zero_optimization():
-        _apply_patches(engine, mesh)
+        _patch_engine_without_zero(engine, mesh)
     reporter = StepReporter(config.logging, engine, mesh, shared)
     # The hook that is installed last runs first.
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
     by_token = config.training.loss_average == "tokens"
     watch = NonFinite(engine, mesh) if trains else None
-    trainer = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, by_token)
+    trainer = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, shared.losses, by_token)
     if trains and config.training.on_divergence == "skip":
         skip_steps.install(engine, mesh, trainer.losses)
     return trainer
@@ -110,13 +110,13 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
 
 def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> GPT:
     """Return the model of one rank without an engine."""
-    weights, shared = _parts(config, mesh)
+    weights, shared = _weights_and_shared(config, mesh)
     model = _gpt(config, {}, vocabulary, weights, shared, mesh)
     freeze(model, config)
     return model
 
 
-def _parts(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:
+def _weights_and_shared(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:
     ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel)
     weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
     shared = Shared(
@@ -251,7 +251,7 @@ def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any
     return engine
 
 
-def _apply_patches(engine: interface.PlainEngine | interface.PipelineEngine, mesh: Mesh) -> None:
+def _patch_engine_without_zero(engine: interface.PlainEngine | interface.PipelineEngine, mesh: Mesh) -> None:
     """Apply patches and optimizations that are valid without ZeRO only."""
     patches.install(engine, mesh)
     for layer in engine.module.modules():

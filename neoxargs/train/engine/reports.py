@@ -1,7 +1,7 @@
 """Optional reports of a step, per weight, with the series names of GPT-NeoX.
 
 The series are `gradient_norms/…`, `pct_grad_zeros/…`, `parameter_norms/…`, `optimizer_state_norms/…` and
-`train/noise_scale`. Norms are 2-norms over the full, unsharded weight on every layout. What layers add to the loss, and
+`train/noise_scale`. Norms are 2-norms over the full, undivided weight on every layout. What layers add to the loss, and
 what it measures besides, is always reported.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neoxargs.registry.logging import Logging
 from neoxargs.train.deepspeed import interface
-from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
+from neoxargs.train.deepspeed.optimizer_view import Fragments, Holdings, before_step, loss_scale
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.process.mesh import Mesh
 
@@ -25,7 +25,7 @@ class StepReporter:
 
     def __init__(self, options: Logging, engine: interface.Engine, mesh: Mesh, shared: Shared) -> None:
         self.options, self.holdings = options, Holdings(engine, mesh)
-        self.engine, self.mesh, self.losses, self.measures = engine, mesh, shared.losses, shared.measures
+        self.engine, self.mesh, self.added_losses, self.measures = engine, mesh, shared.losses, shared.measures
         self.values: dict[str, float] = {}
         self.noise: NoiseScale | None = None
         if options.log_gradient_noise_scale:
@@ -36,17 +36,16 @@ class StepReporter:
 
     def before_step(self) -> None:
         """Prepare for the forward and backward passes of a step."""
-        self.losses.begin_step(self.holdings.loss_scale, self.engine.gradient_accumulation_steps())
         self.measures.clear()
 
     def sums(self) -> list[Tensor]:
         """Return what `means` reads of this step. Collective."""
-        return [means.sums(self.mesh, self.engine.device) for means in (self.losses.means, self.measures)]
+        return [means.sums(self.mesh, self.engine.device) for means in (self.added_losses.means, self.measures)]
 
     def means(self, losses: Sequence[float], measures: Sequence[float]) -> dict[str, float]:
         """Return series name -> value of what layers and the loss report, from the numbers of `sums`."""
         measured = self.measures.of(measures)
-        return self.losses.means.of(losses) | {f"train/{name}": value for name, value in measured.items()}
+        return self.added_losses.means.of(losses) | {f"train/{name}": value for name, value in measured.items()}
 
     def after_step(self, skipped: bool) -> dict[str, float]:
         """Return series name -> norm or share, equal on every rank; empty for a skipped step.
@@ -57,8 +56,8 @@ class StepReporter:
         if self.options.log_param_norm:
             values |= self._norms("parameter_norms", self.holdings.values())
         if self.options.log_optimizer_states:
-            for key, shards in self.holdings.states().items():
-                norms = self._norms("optimizer_state_norms", shards)
+            for key, fragments in self.holdings.states().items():
+                norms = self._norms("optimizer_state_norms", fragments)
                 values |= {f"{name}_{key}": value for name, value in norms.items()}
         return {} if skipped else values
 
@@ -71,7 +70,7 @@ class StepReporter:
         return self.measures.over_ranks(self.mesh, self.engine.device)
 
     def _report_gradients(self) -> None:
-        gradients, scale = self.holdings.gradients(), self.holdings.loss_scale
+        gradients, scale = self.holdings.gradients(), loss_scale(self.engine)
         if self.options.log_grad_norm:
             self.values |= self._norms("gradient_norms", gradients, scale)
         if self.options.log_grad_pct_zeros:
@@ -84,8 +83,8 @@ class StepReporter:
             if self.noise.value is not None:
                 self.values["train/noise_scale"] = self.noise.value
 
-    def _norms(self, chart: str, shards: Shards, scale: float = 1.0) -> dict[str, float]:
-        sums = self.holdings.sums(_square, shards)
+    def _norms(self, chart: str, fragments: Fragments, scale: float = 1.0) -> dict[str, float]:
+        sums = self.holdings.sums(_square, fragments)
         return {f"{chart}/{name}": math.sqrt(value) / scale for name, value in sums.items()}
 
 
@@ -99,7 +98,7 @@ class NoiseScale:
 
     def __init__(self, batch_size: int, count: int, device: torch.device | None = None, beta: float = 0.99) -> None:
         self.small, self.count, self.device, self.beta = batch_size, count, device, beta
-        self.sum: Shards = {}
+        self.sum: Fragments = {}
         self.batches = 0
         self.trace = self.square = 0.0
         self.value: float | None = None
@@ -109,7 +108,7 @@ class NoiseScale:
         if batch_size != self.small:
             self.small, self.sum, self.batches = batch_size, {}, 0
 
-    def add(self, holdings: Holdings, gradients: Shards, scale: float) -> None:
+    def add(self, holdings: Holdings, gradients: Fragments, scale: float) -> None:
         """Add one batch's gradients, which are multiplied by `scale`; gradients with an overflow are ignored."""
         small = sum(holdings.sums(_square, gradients).values()) / scale**2
         if not math.isfinite(small):

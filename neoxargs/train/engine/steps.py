@@ -2,6 +2,19 @@
 
 Both take the same micro batches and return the same loss on every rank: the mean over micro batches and data parallel
 ranks, each the mean over its own trained tokens, or the mean over all trained tokens (`loss_average`).
+
+What a step does, in this order:
+
+1. `Trainer.train_step` sets the factor of the losses that layers add, and forgets what the step before has measured.
+2. `update` runs forward and backward passes of the micro batches. With `loss_average: tokens`, all of them are read
+   ahead and their labels counted over the replicas.
+3. In the last backward pass, DeepSpeed or `deepspeed/buckets.py` sums the gradients over the replicas; before that, in
+   each bucket, `non_finite.py` looks for infinity and NaN.
+4. Before the optimizer, `before_step` of `deepspeed/optimizer_view.py` runs, the last installed first: a step that
+   diverged is skipped (`skip_steps.py`), all ranks learn of NaN (`non_finite.py`), gradients that tensor parallel ranks
+   have in part are summed (`partial_gradients.py`), and the reports of gradients are computed (`reports.py`).
+5. DeepSpeed clips the gradients, and takes the optimizer's and the schedule's step.
+6. The mean loss is read, for which the host waits for the GPU; then weights and optimizer state are reported.
 """
 
 from __future__ import annotations
@@ -16,8 +29,10 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.deepspeed import interface, patches
+from neoxargs.train.deepspeed.optimizer_view import loss_scale
 from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
 from neoxargs.train.engine.reports import StepReporter
+from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.process.collectives import all_reduce
@@ -69,9 +84,11 @@ class Trainer:
         reporter: StepReporter,
         mesh: Mesh,
         watch: NonFinite | None,
+        added_losses: AddedLosses,
         by_token: bool = False,
     ) -> None:
         self.deepspeed, self.reporter, self.mesh, self.watch, self.by_token = deepspeed, reporter, mesh, watch, by_token
+        self.added_losses = added_losses
         self.batch_size = int(deepspeed.train_batch_size())
         self.micro_batches = int(deepspeed.gradient_accumulation_steps())
 
@@ -114,6 +131,7 @@ class Trainer:
         assert watch is not None
         interface.set_batch_size(engine, samples or self.batch_size)
         self.reporter.before_step()
+        self.added_losses.begin_step(loss_scale(engine), engine.gradient_accumulation_steps())
         watch.begin_step(told)
         try:
             loss = self.update(batches)

@@ -150,9 +150,9 @@ class _CrossEntropy(torch.autograd.Function):
         # division by the number of tokens, which would underflow.
         scale = gradient / ctx.count
         # No longer held by ctx, so that their memory is freed as soon as autograd has used them.
-        hidden_TD, weight_VD = ctx.gradients
+        gradient_TD, gradient_VD = ctx.gradients
         ctx.gradients = None
-        return hidden_TD.mul_(scale), None if weight_VD is None else weight_VD.mul_(scale), None, None, None
+        return gradient_TD.mul_(scale), None if gradient_VD is None else gradient_VD.mul_(scale), None, None, None
 
 
 class _LogProbabilities(torch.autograd.Function):

@@ -12,7 +12,7 @@ from neoxargs.train.process.mesh import Mesh
 
 
 class Means:
-    """Sums of values, by name, and how many they are of.
+    """For each name, the sum of the values that were added, and their count.
 
     names: all names; equal on every rank. Each comes from one pipeline stage, or from layers of several.
     """

@@ -1,1 +1,1 @@
-"""The GPT as readable single-device code; its parallel layers come from `train/parallel`."""
+"""The GPT. It reads as code of one device; where ranks communicate, it calls `train/parallel`."""

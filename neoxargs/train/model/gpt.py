@@ -45,9 +45,10 @@ class GPT(nn.Module):
         #: Recompute activations in the backward pass in groups of this many layers; 0 keeps all activations.
         self.checkpoint_layers = 0
         #: Runs a group so; `engine/build.py` sets it, and which kind of checkpointing it is.
-        self.checkpoint: Callable[..., LayerInput] = partial(checkpoint, use_reentrant=True)
-        #: ZeRO-2 and 3 accept one gradient per weight, and with reentrant checkpointing each recomputed group runs a
-        #: backward pass of its own. The relative position bias, which all groups share, is then computed outside them.
+        self.checkpoint: Callable[..., LayerInput] = partial(checkpoint, use_reentrant=False)
+        #: ZeRO-2 and 3 accept one gradient per weight, and with reentrant checkpointing (that of ZeRO-3, or DeepSpeed's
+        #: own) each recomputed group runs a backward pass of its own. The relative position bias, which all groups
+        #: share, is then computed outside them.
         self.reduces_gradients_once = False
 
     def forward(

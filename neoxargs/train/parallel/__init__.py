@@ -1,1 +1,1 @@
-"""Tensor and pipeline parallelism, applied to the model from outside."""
+"""Tensor, sequence and expert parallelism: weights that are divided, their collectives, initial values and norms."""

@@ -199,15 +199,15 @@ def _gathered(shard: Tensor, axis: Axis) -> Tensor:
 def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
     """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
     # (ranks, B, S / ranks, …)
-    shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
-    local = torch.empty_like(shards[0])
+    summands = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
+    local = torch.empty_like(summands[0])
     if has_flat_collectives(axis.group):
-        return local, dist.reduce_scatter_tensor(local, shards, group=axis.group, async_op=True)
-    return local, dist.reduce_scatter(local, list(shards), group=axis.group, async_op=True)
+        return local, dist.reduce_scatter_tensor(local, summands, group=axis.group, async_op=True)
+    return local, dist.reduce_scatter(local, list(summands), group=axis.group, async_op=True)
 
 
 def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
-    """Whether the backend gathers into one tensor; NCCL would copy a list of tensors into one first, and back."""
+    """Whether the backend gathers into one tensor, and scatters one; NCCL copies a list into one first, and back."""
     return dist.get_backend(group) != "gloo"
 
 

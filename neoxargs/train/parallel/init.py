@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, empty  # bound at import: deepspeed.zero.Init replaces torch.empty while it is active
@@ -32,12 +32,28 @@ def initial_values(
     shape: tuple[int, ...], method: Initializer, seed: int, name: str, device: torch.device = CPU
 ) -> Tensor:
     """Return the initial value of the full parameter, of the unsharded `shape`, in fp32, drawn on `device`."""
+    with torch.no_grad():
+        return method(empty(shape, dtype=torch.float32, device=device), _generator(seed, name, device))
+
+
+def initial_matrices(
+    shape: tuple[int, ...], method: Initializer, seed: int, name: str, device: torch.device = CPU
+) -> Iterator[Tensor]:
+    """Yield the initial values of the matrices of a stack, of the unsharded `shape` (count, rows, columns).
+
+    They are drawn one by one into the same memory: all experts of a large model would need more than a rank has.
+    """
+    generator, matrix = _generator(seed, name, device), empty(shape[1:], dtype=torch.float32, device=device)
+    for _ in range(shape[0]):
+        with torch.no_grad():
+            yield method(matrix, generator)
+
+
+def _generator(seed: int, name: str, device: torch.device) -> torch.Generator:
+    """Return the generator of one parameter, whose values do not depend on what a rank draws before it."""
     # Not Python's hash(), which differs between processes.
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-    # A generator for each parameter: the values do not depend on how many parameters a rank draws before this one.
-    generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
-    with torch.no_grad():
-        return method(empty(shape, dtype=torch.float32, device=device), generator)
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
 
 
 def first_rows(count: int, method: Initializer) -> Initializer:
@@ -46,17 +62,6 @@ def first_rows(count: int, method: Initializer) -> Initializer:
     def fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
         method(tensor[:count], generator)
         tensor[count:] = 0
-        return tensor
-
-    return fill
-
-
-def stacked(method: Initializer) -> Initializer:
-    """Draw the matrices of a stack (count, rows, columns) one by one."""
-
-    def fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
-        for matrix in tensor:
-            method(matrix, generator)
         return tensor
 
     return fill

@@ -11,6 +11,7 @@ by rank, return tuples, and put an empty extra state into every checkpoint.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from neoxargs.train.parallel.communicate import (
     leave_region,
     sum_gradients,
 )
-from neoxargs.train.parallel.init import CPU, Initializer, initial_values, zeros
+from neoxargs.train.parallel.init import CPU, Initializer, initial_matrices, initial_values, zeros
 from neoxargs.train.parallel.widths import Widths
 from neoxargs.train.process.mesh import ALONE, Axis
 
@@ -112,8 +113,8 @@ class Weights:
         """Return this rank's slice along dimension `split` of a parameter of the unsharded `shape`.
 
         The slice has an equal share of each of `parts` equal parts along that dimension (a gate and its value, for
-        example). `split` None: every tensor parallel rank holds the full parameter. by_expert: the first dimension is
-        that of the experts, and the slice is sliced again along it, for the expert parallel ranks.
+        example). `split` None: every tensor parallel rank holds the full parameter. by_expert: it is a stack of the
+        experts' matrices, and the slice is sliced again along the first dimension, for the expert parallel ranks.
 
         The parameter is created with its initial value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters
         when the module's constructor returns. Values drawn later would be written into tensors of size 0, without an
@@ -121,24 +122,28 @@ class Weights:
         """
         # Has the device and dtype of new tensors, which deepspeed.zero.Init and torch.device() set.
         like = torch.empty(0, device=self.place, dtype=self.dtype)
-        # Every rank draws the full weight and keeps its slice, so that the values do not depend on the layout.
-        full = initial_values(shape, method, self.seed, self._full_name(name), self.device)
-        if self.widths is not None:
-            full *= self.widths.std_factor(self._full_name(name), shape)
-        local = full if split is None else torch.cat([self._slice(x, split) for x in full.chunk(parts, split)], split)
+        full_name = self._full_name(name)
+        drawn = shape, method, self.seed, full_name, self.device
+        factor = 1.0 if self.widths is None else self.widths.std_factor(full_name, shape)
         tensor, expert = self.ranks.tensor, self.ranks.expert
-        by_expert = by_expert and expert.size > 1
+        # Every rank draws the full weight and keeps its slice, so that the values do not depend on the layout.
         if by_expert:
-            local = local.chunk(expert.size)[expert.rank]
-        # A copy: a slice would keep the full weight in memory, and torch's fused AdamW misreads non-contiguous weights.
-        parameter = nn.Parameter(local.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
+            own = self._own_experts(shape[0], split)
+            matrices = islice(initial_matrices(*drawn), own.stop)
+            along = split - 1 if split else None
+            kept = (self._slice(x.mul_(factor), along, parts) for x in islice(matrices, own.start, None))
+            parameter = nn.Parameter(torch.stack([x.to(like, copy=True) for x in kept]))
+        else:
+            # A copy: a slice would keep the full weight in memory, and torch's fused AdamW needs contiguous weights.
+            local = self._slice(initial_values(*drawn).mul_(factor), split, parts).to(like)
+            parameter = nn.Parameter(local.clone(memory_format=torch.contiguous_format))
         # DeepSpeed and Megatron count gradients of parameters without this mark once in the norm, not once per rank.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         if split is not None:
             # Kept for checkpoints and exports, which join the slices.
             tensor_shard = TensorShard(split, parts, tensor.rank, tensor.size)
             parameter.tensor_shard = tensor_shard  # type: ignore[attr-defined]
-        if by_expert:
+        if by_expert and expert.size > 1:
             expert_shard = TensorShard(0, 1, expert.rank, expert.size)
             parameter.expert_shard = expert_shard  # type: ignore[attr-defined]
         return parameter
@@ -155,8 +160,20 @@ class Weights:
         """Return a layer with this rank's share of `inputs`. partial: the caller sums its outputs over the ranks."""
         return RowLinear(inputs, outputs, method, bias, self.at(name), partial)
 
-    def _slice(self, full: Tensor, split: int) -> Tensor:
-        return full.chunk(self.ranks.tensor.size, split)[self.ranks.tensor.rank]
+    def _slice(self, full: Tensor, split: int | None, parts: int) -> Tensor:
+        """Return this tensor parallel rank's share of each of the parts along a dimension."""
+        axis = self.ranks.tensor
+        if split is None or axis.size == 1:
+            return full
+        return torch.cat([part.chunk(axis.size, split)[axis.rank] for part in full.chunk(parts, split)], split)
+
+    def _own_experts(self, count: int, split: int | None) -> range:
+        """Return the experts of this rank, which tensor parallel ranks divide among them first if `split` is 0."""
+        own = range(count)
+        for axis in (self.ranks.tensor, self.ranks.expert) if split == 0 else (self.ranks.expert,):
+            size = len(own) // axis.size
+            own = own[axis.rank * size : (axis.rank + 1) * size]
+        return own
 
     def _full_name(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name

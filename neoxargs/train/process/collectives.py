@@ -62,7 +62,11 @@ def broadcast(x: Tensor, source: int, group: dist.ProcessGroup | None = None, as
 
 
 def reduce_scatter(own: Tensor, x: Tensor, group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
-    """Sum the flat x over the ranks into `own`, this rank's part of x of as many equal parts; others are undefined."""
+    """Sum the flat x over the ranks. own: this rank's view of x, one of as many equal parts as there are ranks.
+
+    The rest of x is undefined afterwards.
+    """
+    assert own.data_ptr() == x.data_ptr() + dist.get_rank(group) * own.numel() * x.element_size()
     channel = _channel(x, group)
     if channel is None:
         # The newer name of the same function, in torch from 2.13.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.registry.model import Init, Shape
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.init import METHODS, initial_values, initializer
+from neoxargs.train.parallel.init import METHODS, initial_matrices, initial_values, initializer
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis, destroy_groups
 from tests.support.ranks import run_ranks
@@ -52,6 +54,43 @@ def test_the_same_on_every_layout() -> None:
         found = join_shards([rank[layout] for rank in ranks], whole)
         for name, value in whole.items():
             assert torch.equal(found[name], value), (layout, name)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the elements of the largest tensor that an operator returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.elements = max(self.elements, result.untyped_storage().nbytes() // result.element_size())
+        return result
+
+
+@pytest.mark.parametrize(("split", "parts"), [(0, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("method", ["normal", "orthogonal", "xavier_uniform"])
+def test_a_rank_draws_one_expert_at_a_time(split: int, parts: int, method: str) -> None:
+    """The stack of all experts is never in memory, and its values are those of one process."""
+    shape, draw = (8, 12, 16), initializer(method, Init(), Shape(num_layers=2, hidden_size=16, num_attention_heads=2))
+
+    def stack(ranks: Ranks) -> Tensor:
+        weights = Weights(ranks=ranks)
+        return weights.parameter("experts", shape, draw, split, parts, by_expert=True).detach()
+
+    whole, drawn = stack(Ranks()), list(initial_matrices(shape, draw, Weights().seed, "experts"))
+    assert torch.equal(whole[-1], drawn[-1]) and not torch.equal(whole[0], whole[1])
+    found = []
+    for tensor in range(2):
+        of_tensor = []
+        for expert in range(4):
+            with Largest() as largest:
+                own = stack(Ranks(Axis(2, tensor), Axis(4, expert)))
+            assert own.numel() * 8 == whole.numel() and largest.elements < whole.numel() // 4
+            of_tensor.append(own)
+        found.append(torch.cat(of_tensor))
+    shares = [of_rank.chunk(parts, split)[part] for part in range(parts) for of_rank in found]
+    assert torch.equal(torch.cat(shares, split), whole)
 
 
 @pytest.mark.shows("seed")

@@ -33,13 +33,14 @@ class ParallelTransformerBlock(nn.Module):
         super().__init__()
         width, self.tensor, self.sequence = config.shape.hidden_size, weights.ranks.tensor, weights.ranks.sequence
         self.recompute = shared.recompute
+        #: Whether both halves return this rank's summand, and the block sums once.
         self.sums = self.tensor.size > 1
         self.input_layernorm = norm(width, config.norm, self.sequence)
-        self.attention = SelfAttention(config, weights.at("attention"), shared, layer, relative, self.sums)
+        self.attention = SelfAttention(config, weights.at("attention"), shared, layer, relative, partial=self.sums)
         tied = config.attention.gpt_j_tied
         self.post_attention_layernorm = None if tied else norm(width, mlp_norm_options(config), self.sequence)
         feed_forward = Experts if has_experts(config, layer) else FeedForward
-        self.mlp = feed_forward(config, weights.at("mlp"), shared, self.sums)
+        self.mlp = feed_forward(config, weights.at("mlp"), shared, partial=self.sums)
         rate = config.regularization.hidden_dropout
         #: Of attention's summand, to which the residual is added only after the sum.
         self.dropout = nn.Dropout(rate)

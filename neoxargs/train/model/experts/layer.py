@@ -28,7 +28,7 @@ from neoxargs.train.parallel.communicate import (
     sum_gradients,
 )
 from neoxargs.train.parallel.exchange import Exchange
-from neoxargs.train.parallel.init import Initializer, initializer, stacked, zeros
+from neoxargs.train.parallel.init import Initializer, initializer, zeros
 from neoxargs.train.parallel.layers import Weights
 
 
@@ -127,7 +127,7 @@ class Matrices(nn.Module):
         self, weights: Weights, shape: tuple[int, int, int], method: Initializer, split: tuple[int, int]
     ) -> None:
         super().__init__()
-        self.weight = weights.parameter("weight", shape, stacked(method), *split, by_expert=True)
+        self.weight = weights.parameter("weight", shape, method, *split, by_expert=True)
 
     def forward(self, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
         """Multiply rows that are sorted by expert, `counts_E` of each; D and F are any width."""
