@@ -7,18 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from neoxargs.processes import flight_records
 from neoxargs.train.process import gpu_environment
 from tests.support.small_gpt import small
 
 
-def environment(environ: dict[str, str] | None = None, **values: Any) -> dict[str, str]:
-    return gpu_environment.environment(small(**values), environ or {})
+def environment(environ: dict[str, str] | None = None, version: str = "2.12.1", **values: Any) -> dict[str, str]:
+    return gpu_environment.environment(small(**values), environ or {}, version)
 
 
 def test_segments_of_the_allocator_grow() -> None:
     assert environment() == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+
+
+def test_large_pinned_memory_is_not_rounded() -> None:
+    """torch 2.13's own parser reads the setting, and refuses a size that is none."""
+    text = environment(version=torch.__version__)["PYTORCH_ALLOC_CONF"]
+    assert text == "expandable_segments:True,pinned_max_round_threshold_mb:64"
+    torch._C._accelerator_setAllocatorSettings(text)
+    with pytest.raises((RuntimeError, ValueError)):
+        torch._C._accelerator_setAllocatorSettings(text.replace(":64", ":large"))
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
@@ -55,4 +65,4 @@ def test_it_is_set_on_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ == {"DS_ACCELERATOR": "cpu"}
     monkeypatch.setattr(os, "environ", {"DS_ACCELERATOR": "cuda"})
     gpu_environment.set_environment(small())
-    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert os.environ["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True")
