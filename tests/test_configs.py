@@ -34,7 +34,7 @@ MODELS, LAYOUTS, MACHINES = (
     for folder in ("models", "layouts", "machines")
 )
 #: Ways to combine the machines' files.
-PLACES = (("laptop",), ("a100",), ("a100", "hostfile"), ("a100", "slurm"))
+PLACES = (("laptop",), ("a100",), ("a100", "hostfile"), ("a100", "slurm"), ("h100",), ("b200",))
 
 
 class Published(NamedTuple):
