@@ -97,6 +97,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "sliding window": BF16 | {"sliding_window_width": 50, "num_kv_heads": 2},
     "documents": BF16 | DOCUMENTS,
     "documents, rotary": BF16 | DOCUMENTS | {"pos_emb": "rotary"},
+    "documents, heads of 96": BF16 | DOCUMENTS | {"pos_emb": "rotary", "head_dim": 96},
     **{
         f"attention: {kind}": BF16 | {"attention_config": ["global", kind], "sparsity_config": SPARSITY}
         for kind in ("flash", "local", "bigbird", "sparse_fixed", "sparse_variable", "bslongformer")

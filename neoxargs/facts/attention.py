@@ -16,8 +16,8 @@ from neoxargs.registry.model import Attention, Shape
 BIASED = ("alibi", "rpe")
 #: Kinds of attention whose mask is purely causal.
 CAUSAL = ("global", "flash")
-#: Head dimensions for which flex_attention has tested block sizes.
-FLEX_WIDTHS = (16, 32, 64, 128, 256)
+#: Head dimensions of flex_attention's kernels, which compute those between two powers of two as the larger one.
+FLEX_WIDTHS = range(16, 257, 16)
 
 
 def head_dim(shape: Shape) -> int:

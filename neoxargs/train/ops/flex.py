@@ -1,7 +1,7 @@
 """Masks and biases for torch's flex_attention on GPUs: sparsity patterns, windows, documents, ALiBi.
 
 It compiles one kernel, which computes mask and bias from the positions, never stores them or the scores, and skips
-blocks of tokens that do not attend to each other. It has no dropout, and needs a head dimension that is a power of two.
+blocks of tokens that do not attend to each other. It has no dropout.
 T5's relative position bias, which has a gradient, stays a tensor.
 """
 
@@ -43,7 +43,9 @@ class Rule:
 
 def is_supported(query_BNSH: Tensor, dropout: float) -> bool:
     """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
-    fits = query_BNSH.is_cuda and fits_flex(query_BNSH.shape[-1], dropout)
+    width = query_BNSH.shape[-1]
+    fits = query_BNSH.is_cuda and fits_flex(width, dropout)
+    fits = fits and (width.bit_count() == 1 or torch.__version__ >= (2, 13))  # older ones refuse, or do not compile
     return fits and should_compile("cuda") and has_flash_kernel(query_BNSH.device)  # not before the A100
 
 

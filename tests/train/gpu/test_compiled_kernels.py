@@ -77,6 +77,8 @@ MIXED = {"pos_emb": "alibi", "sliding_window_width": 100, "reset_attention_mask"
 MASKED: dict[str, tuple[dict[str, Any], int, torch.dtype, int]] = {
     "ALiBi": ({"pos_emb": "alibi"}, 64, torch.bfloat16, 1),
     "everything": (MIXED, 128, torch.float16, 2),
+    "heads of 80": ({"reset_attention_mask": True, "pos_emb": "rotary"}, 80, torch.bfloat16, 1),
+    "heads of 96": ({"sliding_window_width": 100}, 96, torch.bfloat16, 2),
     "widest heads": ({"sliding_window_width": 100}, 256, torch.bfloat16, 1),
     "widest heads, fp32": ({"pos_emb": "alibi"}, 256, torch.float32, 1),
 }

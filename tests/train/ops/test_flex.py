@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.documents import document_starts
@@ -102,8 +103,10 @@ def test_which_gpus_have_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None
     for capability, compiles in (((9, 0), True), ((8, 0), True), ((7, 5), True), ((9, 0), False)):
         use_gpu(monkeypatch, capability, compiles)
         widths = [width for width in (8, 16, 48, 64, 256, 512) if flex.is_supported(on_gpu(width=width), 0.0)]
-        assert widths == ([16, 64, 256] if compiles and capability >= (8, 0) else []), (capability, compiles)
+        assert widths == ([16, 48, 64, 256] if compiles and capability >= (8, 0) else []), (capability, compiles)
     use_gpu(monkeypatch, (9, 0))
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.12.1"))
+    assert [width for width in (48, 64, 80) if flex.is_supported(on_gpu(width=width), 0.0)] == [64]
     assert not flex.is_supported(torch.empty(2, 4, SEQ, 64), 0.0)
 
 
