@@ -92,6 +92,13 @@ def rows_for(tokens: int, config: Config) -> int:
     return given_rows(config) or padded_vocab_size(tokens, *padding)
 
 
+def tokens_at_once(logits: int, rows: int) -> int:
+    """Return how many tokens the loss computes the logits of at once. logits: their limit. rows: those of this rank."""
+    tokens = max(1, logits // rows)
+    # Whole tiles of a GPU's matrix product.
+    return tokens // 256 * 256 or tokens
+
+
 def parameters(config: Config, rows: int, active: bool = False) -> int:
     """Return the trainable parameters of the model over all ranks; tied and shared weights count once.
 

@@ -43,7 +43,7 @@ from neoxargs.train.loop import Loop
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.process import flight_recorder, ops, setup
+from neoxargs.train.process import deepspeed_ops, flight_recorder, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
@@ -66,7 +66,7 @@ def run(arguments: RankArguments) -> None:
     config = arguments.config
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     flight_recorder.write_when_asked(failures.current_rank)
-    ops.require_nvme_support(config)
+    deepspeed_ops.require_nvme_support(config)
     if config.mup.save_base_shapes or config.mup.coord_check:
         if process.main:
             coord_check.run(config, process.device)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
+from neoxargs.facts.model import tokens_at_once
 from neoxargs.facts.trained import is_frozen
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.plan.memory import activations, states
@@ -132,7 +133,7 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
         return {"forward": 0, "evaluation": 0}
     rows = table // sizes.config.shape.hidden_size
     most = sizes.assumed.most_logits(sizes.kind)
-    at_once, in_half = min(sizes.tokens, max(1, most // rows)), sizes.number_size == HALF
+    at_once, in_half = min(sizes.tokens, tokens_at_once(most, rows)), sizes.number_size == HALF
     processed = int(at_once * rows * (sizes.assumed.logit_bytes if in_half else SINGLE))
     of_weight = 0 if is_frozen(sizes.config) else table * (SINGLE + (HALF if in_half else 0))
     kept = 0 if most > LOGITS_OF_ANY_RUN else sizes.hidden + of_weight

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
-from neoxargs.facts.model import has_experts, head_norms
+from neoxargs.facts.model import has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -52,7 +52,7 @@ def tensor_messages(sizes: ActivationSizes, stage: Stage, rows: int) -> Messages
     messages[Message("all_reduce", sizes.tokens * SINGLE)] += _of_head_norms(config, len(stage.layers))
     if stage.last:
         # In the loss, each chunk of tokens is reduced by itself (train/losses/cross_entropy.py).
-        at_once = max(1, sizes.assumed.most_logits(sizes.kind) // (rows // sizes.tensor))
+        at_once = tokens_at_once(sizes.assumed.most_logits(sizes.kind), rows // sizes.tensor)
         slices, rest = divmod(sizes.tokens, at_once)
         for tokens, count in ((at_once, slices), (rest, min(rest, 1))):  # the largest logit, and two sums, of each
             messages[Message("all_reduce", tokens * SINGLE)] += count

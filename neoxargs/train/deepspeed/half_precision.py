@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.buckets import reduction_of
-from neoxargs.train.parallel.gradient_norm import gradient_norm, shorten
+from neoxargs.train.parallel.gradient_norm import clip_, gradient_norm
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -189,7 +189,7 @@ def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     norm = gradient_norm(parts, mesh, partitioned=in_buckets)
     vars(optimizer)["_global_grad_norm"] = norm  # which the engine reads; DeepSpeed's own step sets it first
     if optimizer.clip_grad > 0:
-        shorten(list(own) if in_buckets else [gradient for _, gradient in pairs], norm, optimizer.clip_grad)
+        clip_(list(own) if in_buckets else [gradient for _, gradient in pairs], norm, optimizer.clip_grad)
     partitions = optimizer.fp32_groups_flat_partition
     for partition, gradient in zip(partitions, own, strict=True):
         # Both are fp32 (see `step_without_waiting`), so the cast in DeepSpeed's own step is not needed.

@@ -281,7 +281,7 @@ def set_batch_size(engine: Engine, samples: int) -> None:
         engine.micro_steps = 0
 
 
-def average_gradients(engine: Engine, on: bool) -> None:
+def set_gradient_averaging(engine: Engine, on: bool) -> None:
     """Let an engine average gradients over the data parallel ranks, or not."""
     if isinstance(engine, PipelineEngine):  # which always has `enable_backward_allreduce` off
         engine.pipeline_enable_backward_allreduce = on

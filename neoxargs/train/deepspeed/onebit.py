@@ -136,7 +136,7 @@ class _EngineProxy:
     def enable_backward_allreduce(self, on: bool) -> None:
         self.on = on
         if self.engine is not None:
-            interface.average_gradients(self.engine, on)
+            interface.set_gradient_averaging(self.engine, on)
 
 
 class _OneBit(torch.optim.Optimizer):

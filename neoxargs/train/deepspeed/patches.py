@@ -56,7 +56,7 @@ def clip(engine: interface.Engine, mesh: Mesh) -> None:
         [(weight, weight.grad) for weight in weights], mesh, interface.averages_gradients(engine)
     )
     engine._global_grad_norm = norm
-    gradient_norm.shorten(
+    gradient_norm.clip_(
         [weight.grad for weight in weights if weight.grad is not None], norm, engine.gradient_clipping()
     )
 

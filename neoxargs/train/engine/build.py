@@ -259,7 +259,7 @@ def _patch_engine_without_zero(engine: interface.PlainEngine | interface.Pipelin
             # Only without a wrapper, where the optimizer reads weight.grad itself.
             layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
     if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back without communicating
-        interface.average_gradients(engine, False)
+        interface.set_gradient_averaging(engine, False)
 
 
 def _with_fp32_sums(config: Config, json: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class FinalNorm(nn.Module):
 
 
 class _OfPart:
-    """What the specification of a part does. module: the part, once DeepSpeed has built it for this stage."""
+    """How DeepSpeed builds a part of the model on its stage. module: the part, once it is built."""
 
     part: Part
     relative: RelativeBias | None

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neoxargs.config.config import Config
-from neoxargs.facts.model import compiles_cross_entropy
+from neoxargs.facts.model import compiles_cross_entropy, tokens_at_once
 from neoxargs.files.token_files import index
 from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
-from neoxargs.train.parallel.communicate import enter_region, gather
+from neoxargs.train.parallel.communicate import enter_region, gather_sequence
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -122,7 +122,7 @@ class Loss:
     def softmax_logits(self, readout: Readout) -> Tensor:
         """Return what `logits` does, but of all rows that take part in the softmax."""
         with torch.no_grad():
-            local_BSV = self.bounded(F.linear(gather(readout.hidden, self.sequence), readout.weight))
+            local_BSV = self.bounded(F.linear(gather_sequence(readout.hidden, self.sequence), readout.weight))
             if self.tensor.size == 1:
                 return local_BSV[..., : self.rows]
             slices = [torch.empty_like(local_BSV) for _ in range(self.tensor.size)]
@@ -215,9 +215,7 @@ class _Slices:
 
     def parts(self) -> Iterator[slice]:
         """Yield slices of the tokens, of which the logits fit into memory."""
-        at_once = max(1, LOGITS_AT_ONCE.get(self.hidden_TD.device.type, 2**27) // self.weight_VD.shape[0])
-        # Whole tiles of a GPU's matrix product.
-        at_once = at_once // 256 * 256 or at_once
+        at_once = tokens_at_once(LOGITS_AT_ONCE.get(self.hidden_TD.device.type, 2**27), self.weight_VD.shape[0])
         for start in range(0, len(self.hidden_TD), at_once):
             yield slice(start, start + at_once)
 

@@ -26,6 +26,7 @@ from neoxargs.train.model.rotary import Rotation
 from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import flex
+from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.rotary import Angles, rotate_heads
 from neoxargs.train.ops.sdpa import shared_causal_mask
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
@@ -64,7 +65,7 @@ class SelfAttention(nn.Module):
         self.relative = relative
         self.seq_length = shape.seq_length
         self.scores = Scores(config, weights.at("scores"), layer)
-        rule = flex.Rule(
+        rule = MaskRule(
             layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
             local_slopes(shape.num_attention_heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
@@ -107,7 +108,7 @@ class SelfAttention(nn.Module):
     def _heads(self, mixed: Tensor, starts_BS: Tensor | None) -> tuple[Tensor, ...]:
         """Return query_BNSH, key_BKSH and value_BKSH. mixed: what the projection has computed, (B, S, K x G x H).
 
-        What selective recomputation keeps is their input, or what is made of it in one piece.
+        Selective recomputation keeps `mixed`, or what `rotate_heads` makes of it, and computes the rest again.
         """
         mixed_BSKGH = mixed.unflatten(-1, (self.local_groups, self.queries_per_group + 2, self.head_dim))
         angles = self._angles(self.rotation, starts_BS, mixed.shape[1], mixed.device) if self.rotation else None
@@ -211,9 +212,9 @@ class Masks:
     pass, only once.
     """
 
-    rule: flex.Rule
+    rule: MaskRule
     relative: RelativeBias | None
-    scores: ScoreRule
+    score_rule: ScoreRule
     tables: Tables
 
     def mask(self, query_BNSH: Tensor, seq: int, starts_BS: Tensor | None, later_pass: Cache | None) -> Tensor | None:
@@ -227,7 +228,7 @@ class Masks:
             return self._later_mask(seq, device, later_pass)
         if self.rule.slopes:
             # Only separate steps add the bias to scores in fp32.
-            steps = self.scores.asks_for_steps(is_half(query_BNSH), masked=True)
+            steps = self.score_rule.asks_for_steps(is_half(query_BNSH), masked=True)
             dtype = torch.float32 if steps else query_BNSH.dtype
             return self._alibi(seq, starts_BS, dtype, device)
         allowed = self.allowed(seq, starts_BS, device)

@@ -22,7 +22,7 @@ from neoxargs.train.model.documents import (
 )
 from neoxargs.train.model.scales import multipliers, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
-from neoxargs.train.parallel.communicate import sum_gradients
+from neoxargs.train.parallel.communicate import register_gradient_sum
 from neoxargs.train.parallel.init import first_rows, initializer
 from neoxargs.train.parallel.layers import VocabEmbedding, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
@@ -81,7 +81,7 @@ class PositionEmbedding(nn.Module):
             self.table = weights.parameter("table", (rows, shape.hidden_size), method)
         self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, weights)
         self.sequence = weights.ranks.sequence
-        sum_gradients(self.parameters(), self.sequence)
+        register_gradient_sum(self.parameters(), self.sequence)
         #: Set during text generation only.
         self.cache: Cache | None = None
 

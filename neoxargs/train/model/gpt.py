@@ -63,16 +63,16 @@ class GPT(nn.Module):
         size = self.checkpoint_layers if recomputes else len(self.order)
         for start in range(0, len(self.order), size):
             # Built anew for each pass: `layers` holds each set of weights once, but a layer may run several times.
-            group = nn.Sequential(*(self.layers[index] for index in self.order[start : start + size]))
-            hidden = self._recomputed(group, hidden, bias) if recomputes else group(hidden)
+            some = nn.Sequential(*(self.layers[index] for index in self.order[start : start + size]))
+            hidden = self._recomputed(some, hidden, bias) if recomputes else some(hidden)
         # Passed as a function because of ZeRO-3, see Head.forward.
         batch = None if labels is None else MicroBatch(tokens, labels, starts, **others)
         finish = self.loss.logits if batch is None else lambda readout: self.loss(readout, batch)
         result: Tensor = self.get_submodule(self.head_name)(self.final_norm(unpack(hidden)[0]), finish)
         return result
 
-    def _recomputed(self, group: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
-        """Run a group of layers with checkpointing.
+    def _recomputed(self, layers: Callable[..., LayerInput], inputs: LayerInput, bias: Tensor | None) -> LayerInput:
+        """Run consecutive layers with checkpointing.
 
         The tensors are passed one by one, because checkpointing does not look for gradients inside a tuple.
         """
@@ -81,9 +81,9 @@ class GPT(nn.Module):
 
         def run(*tensors: Tensor) -> LayerInput:
             if bias is None:
-                return group(tensors[0] if single else tensors)
+                return layers(tensors[0] if single else tensors)
             assert self.relative is not None
             with self.relative.use_precomputed(tensors[-1]):
-                return group(tensors[0] if single else tensors[:-1])
+                return layers(tensors[0] if single else tensors[:-1])
 
         return self.checkpoint(run, *flat, *(() if bias is None else (bias,)))

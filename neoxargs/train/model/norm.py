@@ -14,7 +14,7 @@ from neoxargs.registry.model import Norm
 from neoxargs.train.autograd import apply
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.ops.selective import Selective
-from neoxargs.train.parallel.communicate import sum_gradients
+from neoxargs.train.parallel.communicate import register_gradient_sum
 from neoxargs.train.parallel.init import ones
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.collectives import all_reduce
@@ -27,7 +27,7 @@ def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:
     shared: ranks that hold the same weights and apply them to different inputs; their gradients are summed.
     """
     layer = OnePlusWeight(width, options) if options.apply_layernorm_1p else NORMS[options.norm](width, options)
-    sum_gradients(layer.parameters(), shared)
+    register_gradient_sum(layer.parameters(), shared)
     return layer
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import score_rule
 from neoxargs.train.ops import flex
+from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.sdpa import attend, repeat_heads, shared_causal_mask
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.layers import Weights
@@ -73,7 +74,7 @@ class Scores(nn.Module):
         query_BNSH: Tensor,
         key_BKCH: Tensor,
         value_BKCH: Tensor,
-        masks: flex.Rule,
+        mask_rule: MaskRule,
         starts_BS: Tensor | None,
         tables: Tables,
     ) -> Tensor:
@@ -85,8 +86,8 @@ class Scores(nn.Module):
             query_BNSH,
             key_BKCH,
             value_BKCH,
-            score_mod=self._change(flex.alibi_change(masks, query_BNSH.device, tables)),
-            block_mask=flex.block_mask(masks, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
+            score_mod=self._change(flex.alibi_change(mask_rule, query_BNSH.device, tables)),
+            block_mask=flex.block_mask(mask_rule, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
             enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
         )
         return context_BNSH

@@ -8,7 +8,6 @@ T5's relative position bias, which has a gradient, stays a tensor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,11 +15,12 @@ import torch
 from torch import Tensor
 
 from neoxargs.facts.attention import fits_flex
+from neoxargs.registry.receivers import numbers
 from neoxargs.train.ops.fused import should_compile
+from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.sdpa import has_flash_kernel
-from neoxargs.train.ops.sparsity import Pattern, local_layout
+from neoxargs.train.ops.sparsity import local_layout
 from neoxargs.train.ops.tables import Tables
-from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Batch element, head, row and column -> whether the row's token attends to the column's.
 Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -28,24 +28,11 @@ Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The earlier tokens that each token attends to, and the bias on the scores, as far as positions determine them."""
-
-    pattern: Pattern | None = None
-    window: int = 0
-    """Number of preceding tokens that each token attends to; 0 means all."""
-    slopes: tuple[float, ...] = ()
-    """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
-    axis: Axis = ALONE
-    """The tensor parallel ranks, among which the pattern's heads are divided."""
-
-
 def is_supported(query_BNSH: Tensor, dropout: float) -> bool:
     """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
     width = query_BNSH.shape[-1]
     fits = query_BNSH.is_cuda and fits_flex(width, dropout)
-    fits = fits and (width.bit_count() == 1 or torch.__version__ >= (2, 13))  # older ones refuse, or do not compile
+    fits = fits and (width.bit_count() == 1 or numbers(torch.__version__) >= (2, 13))  # older ones refuse it
     return fits and should_compile("cuda") and has_flash_kernel(query_BNSH.device)  # not before the A100
 
 
@@ -57,7 +44,7 @@ def kernel(compiled: bool) -> Any:
     return torch.compile(flex_attention) if compiled else flex_attention
 
 
-def alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Change | None:
+def alibi_change(rule: MaskRule, device: torch.device, tables: Tables) -> Change | None:
     """Return the function that adds ALiBi's bias to scores; None without it."""
     if not rule.slopes:
         return None
@@ -69,7 +56,7 @@ def alibi_change(rule: Rule, device: torch.device, tables: Tables) -> Change | N
     return lower
 
 
-def block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
+def block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
     key = ("block mask", rule, seq, device)
     if starts_BS is None:
@@ -77,7 +64,7 @@ def block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | N
     return tables.derived(key, starts_BS, lambda: _built_block_mask(rule, seq, device, starts_BS, tables))
 
 
-def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
+def _built_block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     from torch.nn.attention.flex_attention import and_masks, create_block_mask
 
     conditions: list[Attends] = [_is_before]
@@ -95,7 +82,7 @@ def _built_block_mask(rule: Rule, seq: int, device: torch.device, starts_BS: Ten
     return create_block_mask(and_masks(*conditions), batch, heads, seq, seq, device=str(device))
 
 
-def _layout(rule: Rule, device: torch.device) -> Tensor:
+def _layout(rule: MaskRule, device: torch.device) -> Tensor:
     assert rule.pattern
     return local_layout(rule.pattern, rule.axis).to(device)
 

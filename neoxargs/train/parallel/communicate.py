@@ -34,36 +34,36 @@ def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
     return x if axis.size == 1 else apply(_Sum, x, axis)
 
 
-def gather(x: Tensor, axis: Axis) -> Tensor:
+def gather_sequence(x: Tensor, axis: Axis) -> Tensor:
     """Gather the sequence: (B, S / ranks, …) -> (B, S, …). Gradients are summed and scattered."""
     return x if axis.size == 1 else apply(_Gather, x, axis)
 
 
 def gather_replicated(x: Tensor, axis: Axis) -> Tensor:
-    """`gather` for a tensor that every rank uses in the same way: its gradient is complete on each and not summed."""
+    """`gather_sequence` for a tensor that every rank uses in the same way, so that each has its full gradient."""
     return x if axis.size == 1 else apply(_GatherReplicated, x, axis)
 
 
-def sum_and_scatter(x: Tensor, axis: Axis) -> Tensor:
+def reduce_scatter_sequence(x: Tensor, axis: Axis) -> Tensor:
     """Return this rank's shard of the sum of x over the ranks: (B, S, …) -> (B, S / ranks, …)."""
     return apply(_Scatter, x, axis)
 
 
 def enter_region(x: Tensor, tensor: Axis, sequence: Axis) -> Tensor:
     """Return x for a region, in which each rank computes a summand of its gradient; a shard of x is gathered."""
-    return gather(x, sequence) if sequence.size > 1 else copy_to_ranks(x, tensor)
+    return gather_sequence(x, sequence) if sequence.size > 1 else copy_to_ranks(x, tensor)
 
 
 def leave_region(x: Tensor, tensor: Axis, sequence: Axis) -> Tensor:
     """Sum x over the tensor parallel ranks; with sequence parallelism return this rank's shard. May overwrite x."""
-    return sum_and_scatter(x, sequence) if sequence.size > 1 else sum_over_ranks(x, tensor)
+    return reduce_scatter_sequence(x, sequence) if sequence.size > 1 else sum_over_ranks(x, tensor)
 
 
 def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-    """`F.linear(gather(x), weight, bias)` that saves only this rank's x for the backward pass and gathers it again."""
+    """`F.linear(gather_sequence(x), weight, bias)` that saves only this rank's x, and gathers it again later."""
     # autocast does not cast in the backward pass of a function of our own, such as the one below.
     if torch.is_autocast_enabled(x.device.type):
-        return F.linear(gather(x, axis), weight, bias)
+        return F.linear(gather_sequence(x, axis), weight, bias)
     return apply(_GatherAndMultiply, x, weight, bias, axis)
 
 
@@ -78,10 +78,10 @@ class PartialGradient(NamedTuple):
     hook: RemovableHandle
 
 
-def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
+def register_gradient_sum(weights: Iterable[nn.Parameter], axis: Axis) -> None:
     """Sum over the ranks the gradients of weights that are equal on all ranks but have other inputs on each.
 
-    engine/partial_gradients.py sums them once per step instead.
+    `sum_once_per_step` of engine/partial_gradients.py replaces these hooks by one all-reduce per step.
     """
 
     def over_ranks(gradient: Tensor) -> Tensor:
@@ -168,8 +168,8 @@ class _Gather(torch.autograd.Function):
 
 class _GatherReplicated(_Gather):
     @staticmethod
-    # This rank's shard of the sequence; each rank has computed the same full gradient.
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # This rank's shard of the sequence; each rank has computed the same full gradient.
         return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank].contiguous(), None
 
 

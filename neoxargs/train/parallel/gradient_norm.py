@@ -53,7 +53,7 @@ def counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
     return mesh.tensor.rank == 0 or getattr(weight, "tensor_model_parallel", False)
 
 
-def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
+def clip_(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
     """Scale the gradients in place to the norm `longest`, if they are longer. norm: () in fp32, of all gradients."""
     if not gradients:  # on a stage that trains nothing
         return

@@ -23,7 +23,7 @@ from neoxargs.train.parallel.communicate import (
     copy_and_multiply,
     gather_and_multiply,
     leave_region,
-    sum_gradients,
+    register_gradient_sum,
 )
 from neoxargs.train.parallel.init import CPU, Initializer, initial_matrices, initial_values, zeros
 from neoxargs.train.parallel.widths import Widths
@@ -240,7 +240,7 @@ class RowLinear(nn.Module):
         self.partial = partial
         # Each rank adds the bias to its shard of the sequence only, so its gradient is partial.
         if self.bias is not None and not self.partial:
-            sum_gradients([self.bias], self.sequence)
+            register_gradient_sum([self.bias], self.sequence)
         #: Returns what adapters add to the output; None without adapters.
         self.lora: nn.Module | None = None
 

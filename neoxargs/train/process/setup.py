@@ -25,7 +25,7 @@ from neoxargs.hosts.packages import BACKENDS
 from neoxargs.hosts.rank_env import number
 from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.hosts.slurm import in_step
-from neoxargs.train.process import loopback, ops
+from neoxargs.train.process import deepspeed_ops, loopback
 from neoxargs.train.process.mesh import TIMEOUT
 
 #: Parameters of mallopt(3): maximum number of blocks allocated with mmap, and amount of free memory kept by malloc.
@@ -69,7 +69,7 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     """
     for message in () if show_all else DEEPSPEED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    ops.add_ninja_to_path()
+    deepspeed_ops.add_ninja_to_path()
     _default_to_single_process()
     rank, size = number("RANK", os.environ), number("WORLD_SIZE", os.environ)
     local = number("LOCAL_RANK", os.environ) if local_rank is None else local_rank

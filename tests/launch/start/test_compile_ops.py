@@ -109,7 +109,7 @@ def test_waiting_for_a_running_process_has_a_limit(cache):
 
 @pytest.fixture
 def builder(monkeypatch, tmp_path):
-    """Run a program in place of `python -m neoxargs.train.process.ops`."""
+    """Run a program in place of `python -m neoxargs.train.process.deepspeed_ops`."""
 
     def install(program: str) -> None:
         start = subprocess.Popen

@@ -80,7 +80,7 @@ def test_a_weights_gradients_are_summed_over_slices_in_fp32() -> None:
 
 def gathered_and_scattered() -> tuple[list[str], bool]:
     """Return the collectives of a region of sequence parallelism, and whether their results are right."""
-    from neoxargs.train.parallel.communicate import gather, sum_and_scatter
+    from neoxargs.train.parallel.communicate import gather_sequence, reduce_scatter_sequence
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     axis, called = all_ranks(), []
@@ -88,8 +88,8 @@ def gathered_and_scattered() -> tuple[list[str], bool]:
         setattr(dist, name, _noting(name, getattr(dist, name), called))
     whole = torch.arange(2 * 4 * 3, dtype=torch.float32, device=device).view(2, 4, 3)  # (batch, seq, hidden)
     shard = whole.chunk(2, dim=1)[axis.rank]
-    scattered = sum_and_scatter(whole, axis)
-    right = torch.equal(gather(shard, axis), whole) and torch.equal(scattered, 2 * shard)
+    scattered = reduce_scatter_sequence(whole, axis)
+    right = torch.equal(gather_sequence(shard, axis), whole) and torch.equal(scattered, 2 * shard)
     return called, right
 
 

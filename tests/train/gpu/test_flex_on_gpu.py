@@ -47,11 +47,12 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
 
     from neoxargs.train.model.scores import Scores
     from neoxargs.train.ops import flex
+    from neoxargs.train.ops.mask_rule import MaskRule
 
     compute = Scores.in_flex
     called: Called = set()
 
-    def attend(scores: Scores, query: Any, key: Any, value: Any, rule: flex.Rule, starts: Any, tables: Any) -> Any:
+    def attend(scores: Scores, query: Any, key: Any, value: Any, rule: MaskRule, starts: Any, tables: Any) -> Any:
         called.add((rule.pattern is not None, rule.window, bool(rule.slopes), starts is not None))
         return compute(scores, query, key, value, rule, starts, tables)
 

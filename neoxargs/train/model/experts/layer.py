@@ -25,7 +25,7 @@ from neoxargs.train.parallel.communicate import (
     enter_region,
     gather_replicated,
     leave_region,
-    sum_gradients,
+    register_gradient_sum,
 )
 from neoxargs.train.parallel.exchange import Exchange
 from neoxargs.train.parallel.init import Initializer, initializer, zeros
@@ -146,7 +146,7 @@ class Residual(nn.Module):
         self.dense = FeedForward(config, weights.at("dense"), shared, partial=True)
         self.weight = weights.parameter("weight", (2, config.shape.hidden_size), method)
         self.bias = weights.parameter("bias", (2,), zeros)
-        sum_gradients([self.weight, self.bias], self.sequence)
+        register_gradient_sum([self.weight, self.bias], self.sequence)
 
     def forward(self, x_BSD: Tensor, experts_BSD: Tensor) -> Tensor:
         """Return this rank's summand of y, from the layer's input and the rank's summand of the experts' output."""

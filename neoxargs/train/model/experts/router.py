@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from neoxargs.registry.moe import Moe
 from neoxargs.train.losses.added_losses import Term
 from neoxargs.train.ops.dispatch import Choice, pairs_of_experts
-from neoxargs.train.parallel.communicate import gather_replicated, sum_gradients
+from neoxargs.train.parallel.communicate import gather_replicated, register_gradient_sum
 from neoxargs.train.parallel.init import Initializer
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
@@ -34,7 +34,7 @@ class Router(nn.Module):
         super().__init__()
         self.jitter, self.sequence = options.moe_jitter_eps or 0.0, weights.ranks.sequence
         self.weight = weights.parameter("weight", (options.moe_num_experts, hidden), method)
-        sum_gradients([self.weight], self.sequence)
+        register_gradient_sum([self.weight], self.sequence)
 
     def forward(self, hidden_BSD: Tensor) -> Tensor:
         # As in Switch Transformers (section 2.4): the softmax over experts is sensitive to rounding.

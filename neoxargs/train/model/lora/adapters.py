@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from neoxargs.config.config import Config
 from neoxargs.facts.lora import ALL, Target, scale, targets
 from neoxargs.registry.lora import Lora
-from neoxargs.train.parallel.communicate import enter_region, leave_region, sum_gradients
+from neoxargs.train.parallel.communicate import enter_region, leave_region, register_gradient_sum
 from neoxargs.train.parallel.init import Initializer, zeros
 from neoxargs.train.parallel.layers import ColumnLinear, RowLinear, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
@@ -54,7 +54,7 @@ class ColumnAdapter(Adapter):
 
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
-        sum_gradients([self.A], self.sequence)  # each rank applies it to its shard of the sequence
+        register_gradient_sum([self.A], self.sequence)  # each rank applies it to its shard of the sequence
 
     def forward(self, x_BSD: Tensor, factor: float) -> Tensor:
         # Scaled here, where there are only L numbers per token.
@@ -69,7 +69,7 @@ class RowAdapter(Adapter):
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__(options, target, name, weights, partial)
         # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
-        sum_gradients([self.B], self.tensor if self.partial else self.sequence)
+        register_gradient_sum([self.B], self.tensor if self.partial else self.sequence)
 
     def forward(self, x_BSF: Tensor, factor: float) -> Tensor:
         narrow_BSL = self._narrowed(x_BSF, self.tensor)  # one summand on each rank

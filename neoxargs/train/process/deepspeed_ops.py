@@ -1,4 +1,4 @@
-"""`python -m neoxargs.train.process.ops NAME`: compile one of DeepSpeed's C++ ops into torch's extension cache."""
+"""`python -m neoxargs.train.process.deepspeed_ops NAME`: compile a C++ op of DeepSpeed into torch's extension cache."""
 
 from __future__ import annotations
 
