@@ -51,11 +51,11 @@ def test_deterministic() -> None:
 def test_nccl_writes_what_it_has_recorded_beside_the_logs() -> None:
     """Under the name that the report reads, to which torch adds the rank."""
     logs = Path("logs/1")
-    added = gpu_environment.environment(small(), {}, logs).items() - environment().items()
+    added = gpu_environment.environment(small(), {}, "2.12.1", logs).items() - environment().items()
     assert dict(added) == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": "logs/1/flight-"}
     assert str(flight_records.record_file(logs, 3)) == "logs/1/flight-" + "3"
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in gpu_environment.environment(
-        small(), {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, logs
+        small(), {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "2.12.1", logs
     )
 
 
