@@ -314,8 +314,10 @@ def contradictions(table: Mapping[str, Any], cells: Iterable[Cell]) -> list[str]
     """Return where the table is wrong: it has an equality that was not found, or rounding for more than that."""
     wrong = []
     for name, _, value, path, found in cells:
-        written, limit = table["alone"][name]["to"][json.dumps(value)][path], same_result.rounding(path)
-        if written == 0 != found or (written > limit) != (found > limit):
+        written, limit = table["alone"][name]["to"][json.dumps(value)].get(path), same_result.rounding(path)
+        if written is None:
+            wrong.append(f"{name}: {value} with {path}: {found:.0e}, and not in the table")
+        elif written == 0 != found or (written > limit) != (found > limit):
             wrong.append(f"{name}: {value} with {path}: {found:.0e}, in the table {written:.0e}")
     return wrong
 
