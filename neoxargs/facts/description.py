@@ -15,6 +15,7 @@ from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.facts.vocab import vocabulary_size
+from neoxargs.facts.weight_decay import WeightDecay
 
 
 def factors(config: Config) -> str:
@@ -111,7 +112,9 @@ def optimizer(config: Config) -> Iterator[str]:
     options, schedule = config.optimizer_options, config.schedule
     stage = config.zero_optimization.stage
     clipping = config.get("gradient_clipping")
-    words = [config.optimizer.type or "Adam", f"weight decay {config.regularization.weight_decay:g}"]
+    decay = WeightDecay.of(config.get)
+    ends = f"{decay.start:g} to {decay.end:g} ({decay.style})" if decay.changes else f"{decay.start:g}"
+    words = [config.optimizer.type or "Adam", f"weight decay {ends}"]
     words += [f"gradient clipping at {clipping:g}"] if clipping else ["no gradient clipping"]
     yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
     if config.scheduler.type:

@@ -39,6 +39,7 @@ REASONS: Mapping[str, tuple[Level, str]] = {
     ),
     "it affects only training, or only the computation of the loss": (
         "training", "seq_length attention_dropout hidden_dropout weight_decay softmax_over_padding "
+        "weight_decay_incr_style start_weight_decay end_weight_decay "
         "moe_aux_loss_coeff moe_z_loss_coeff moe_jitter_eps moe_loss_coeff moe_train_capacity_factor"
     ),
     "the weights of a checkpoint replace the initial ones": (

@@ -162,6 +162,38 @@ def weight_decay(
     return {"weight_decay": value, nested: value if accepts_param(optimizer__type, "weight_decay") else None}
 
 
+@check
+def weight_decay_that_changes_has_two_ends(
+    weight_decay_incr_style: str,
+    start_weight_decay: float | None,
+    end_weight_decay: float | None,
+    weight_decay: float,
+    scheduler__type: str | None,
+) -> Finding | None:
+    """With weight_decay_incr_style linear or cosine, the weight decay goes from start_weight_decay to end_weight_decay.
+    train.py changes it together with its own learning rate, for the weights to which weight_decay applies.
+
+        weight_decay_incr_style: cosine
+        start_weight_decay: 0.01
+    """
+    style = "weight_decay_incr_style"
+    if weight_decay_incr_style == "constant":
+        return None
+    ends = {"start_weight_decay": start_weight_decay, "end_weight_decay": end_weight_decay}
+    if missing := [name for name, value in ends.items() if value is None]:
+        what = f"with {style} {weight_decay_incr_style}, {listed(missing, 'and')} must be set"
+        return refuse(what, f"set {listed(missing, 'and')}, or {style} to constant", about=[style])
+    if scheduler__type is not None:
+        what = f"{style} {weight_decay_incr_style} cannot be combined with scheduler.type ({scheduler__type})"
+        return refuse(what, "remove scheduler.type, and set lr_decay_style", about=[style, "scheduler.type"])
+    if not weight_decay:
+        what = f"{style} {weight_decay_incr_style} needs a weight_decay above 0: with 0, no weight has any decay"
+        return refuse(
+            what, f"set weight_decay to {end_weight_decay or start_weight_decay:g}", about=[style, "weight_decay"]
+        )
+    return None
+
+
 @derives("gradient_clipping", "clip_grad")
 def clipping(
     gradient_clipping: float | None,

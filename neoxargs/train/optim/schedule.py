@@ -1,4 +1,7 @@
-"""Sets the learning rate of an optimizer's groups before each step; the curve itself is `facts/lr_schedule.py`."""
+"""Sets learning rate and weight decay of an optimizer's groups before each step.
+
+The curves themselves are `facts/lr_schedule.py` and `facts/weight_decay.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import as_dict, replace
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import LearningRateCurve
+from neoxargs.facts.weight_decay import WeightDecay
 
 
 class Optimizer(Protocol):
@@ -21,11 +25,19 @@ class Schedule:
     """Sets the learning rate of every parameter group; DeepSpeed calls `step` after each update it did not skip.
 
     reload: the curve to use if the checkpoint has a different one: `ours` (this run's), `theirs` (the checkpoint's), or
-    `neither`, which raises Problems.
+    `neither`, which raises Problems. decay: of the groups whose weights decay; None if it is constant.
     """
 
-    def __init__(self, optimizer: Optimizer, curve: LearningRateCurve, reload: str = "neither") -> None:
-        self.optimizer, self.curve, self.reload = optimizer, curve, reload
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        curve: LearningRateCurve,
+        reload: str = "neither",
+        decay: WeightDecay | None = None,
+    ) -> None:
+        self.optimizer, self.curve, self.reload, self.decay = optimizer, curve, reload, decay
+        #: Of each group, relative to `weight_decay`: muP multiplies some, and biases and norms have none.
+        self._decays = [group["weight_decay"] / decay.usual if decay else 0.0 for group in optimizer.param_groups]
         # Sets the first update's rate; DeepSpeed calls `step` only after an update.
         self._move_to(0)
 
@@ -53,15 +65,18 @@ class Schedule:
     def _move_to(self, iteration: int) -> None:
         self.iteration = iteration
         rate = self.curve.rate(iteration)
-        for group in self.optimizer.param_groups:
+        for group, relative in zip(self.optimizer.param_groups, self._decays, strict=True):
             group["lr"] = rate / group.get("width_mult", 1)  # muP: the learning rate shrinks with the width
+            if self.decay:
+                group["weight_decay"] = relative * self.decay.after(iteration)
 
 
 def build_schedule(config: Config, optimizer: Optimizer) -> Schedule:
     """Build the schedule that the configuration describes."""
     options = config.schedule
     reload = "ours" if options.override_lr_scheduler else "theirs" if options.use_checkpoint_lr_scheduler else "neither"
-    return Schedule(optimizer, LearningRateCurve.of(config.get), reload)
+    decay = WeightDecay.of(config.get)
+    return Schedule(optimizer, LearningRateCurve.of(config.get), reload, decay if decay.changes else None)
 
 
 def continue_schedule(schedule: Any, state: Mapping[str, Any]) -> None:

@@ -37,14 +37,15 @@ class Written(torch.optim.Optimizer):
 
 
 def optimizer(config: Config, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """Return an optimizer with a group for each weight, whose learning rate is to be divided by its `divisor`."""
+    """Return an optimizer with a group for each weight, whose learning rate is to be divided by its `divisor`,
+    and whose weight decay is to be multiplied by its `relative_decay`."""
     kind = (config.optimizer.type or "adam").lower()
     groups = []
     for name, weight in trained.items():
         decays = weight.dim() > 1 and not hasattr(weight, "no_weight_decay")
         divisor = _divisor(config, name, weight, "sgd" in kind) if config.mup.use_mup else 1.0
-        decay = config.regularization.weight_decay * divisor if decays else 0.0
-        groups.append({"params": [weight], "weight_decay": decay, "divisor": divisor})
+        relative = divisor if decays else 0.0
+        groups.append({"params": [weight], "weight_decay": 0.0, "relative_decay": relative, "divisor": divisor})
     if make := RULES.get(kind):
         rules = [make(config, name, weight) for name, weight in trained.items()]
         return Written([group | {"rule": rule} for group, rule in zip(groups, rules, strict=True)], {"lr": 0.0})

@@ -20,6 +20,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.objectives import objective
+from neoxargs.facts.weight_decay import WeightDecay
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.losses.added_losses import AddedLosses, Term
 from neoxargs.train.losses.cross_entropy import IGNORED, Readout
@@ -113,7 +114,7 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
     model, batches = model_and_data(arguments, process)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     minimise, updates = Objective(config, model), optimizer(config, trained)
-    rate, clip = rates(config), config.get("gradient_clipping")
+    rate, decay, clip = rates(config), WeightDecay.of(config.get), config.get("gradient_clipping")
     sizes, samples, found = BatchSizes.of(config.get), 0, list[Step]()
     model.train()
     first = next(batches)
@@ -140,6 +141,7 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
                     weight.grad *= clip / norm
         for group in updates.param_groups:
             group["lr"] = rate(iteration) / group["divisor"]
+            group["weight_decay"] = group["relative_decay"] * decay.after(iteration)
         updates.step()
         reports = {f"gradient_norms/{name}": value for name, value in gradients.items()}
         found.append(Step(iteration + 1, loss, rate(iteration), size, samples, norm, 0.0, 0.0, reports=reports))

@@ -48,6 +48,7 @@ PHASES = DENSE + (
     "{style: minus_sqrt, to: 0.0001}]\n"
 )
 WSD = DENSE + "lr_decay_style: WSD\nlr_wsd_decay_iters: 300\nlr_wsd_decay_style: linear\nmin_lr: 0.0001\n"
+WSD += "weight_decay_incr_style: linear\nstart_weight_decay: 0.0\nend_weight_decay: 0.5\n"
 STEPS = "steps are those of plain torch"
 ROUTER = "the losses of a router of zeros are those of equal probabilities"
 REPLICAS = "ranks with the same part of the model hold the same numbers"

@@ -109,6 +109,28 @@ def test_an_optimizer_takes_the_same_steps(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.shows("weight_decay_incr_style", "start_weight_decay", "end_weight_decay")
+def test_a_weight_decay_that_changes_is_that_of_each_step() -> None:
+    """From 0, which the first step has, to a decay so strong that it shows."""
+    rises = {"weight_decay_incr_style": "linear", "start_weight_decay": 0.0, "end_weight_decay": 80.0, "train_iters": 5}
+    usual = {"weight_decay": 1.0, "optimizer.params.weight_decay": 1.0, "lr": 1e-2, "optimizer.params.lr": 1e-2}
+    trials = {name: Trial(one.config | usual | rises, one.deepspeed) for name, one in PATHS.items()}
+    constant = {"none": Trial(PATHS[BASE].config | usual | {"weight_decay": 0.0}, PATHS[BASE].deepspeed)}
+    found: dict[str, Losses] = run_ranks(train, 2, trials | constant, 5, timeout=280)[0]
+    expected, none = found[BASE].train, found["none"].train
+    assert expected[:2] == pytest.approx(none[:2], rel=1e-5)
+    assert abs(expected[-1] - none[-1]) > 0.005
+    effect = max(abs(one - other) for one, other in zip(expected, none, strict=True))
+    different = {
+        name: (losses.train, expected)
+        for name, losses in found.items()
+        if name in trials and losses.train != pytest.approx(expected, abs=NEAR[name[:4]] * effect)
+    }
+    assert different == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_options_of_the_reduction_change_nothing_but_rounding() -> None:
     stages = (0, 1, 2, 3)
     trials = {

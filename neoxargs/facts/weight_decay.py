@@ -1,0 +1,39 @@
+"""The weight decay of each iteration, as in Megatron-LM (`megatron/core/optimizer_param_scheduler.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from neoxargs.base.record import Record
+
+
+class WeightDecay(Record):
+    """The weight decay over a run: `start` in its first iteration, `end` after its last."""
+
+    style: str
+    start: float
+    end: float
+    iterations: int
+    usual: float
+    """`weight_decay`, with which the optimizer is built."""
+
+    @classmethod
+    def of(cls, get: Callable[[str], Any]) -> WeightDecay:
+        """Return the weight decay of a run's parameters."""
+        style, ends = get("weight_decay_incr_style"), (get("start_weight_decay"), get("end_weight_decay"))
+        if style == "constant" or None in ends:
+            ends = (get("weight_decay"),) * 2
+        return cls(style, *ends, get("train_iters"), get("weight_decay"))
+
+    @property
+    def changes(self) -> bool:
+        return self.start != self.end
+
+    def after(self, iteration: int) -> float:
+        """Return the weight decay of the update that follows after so many iterations."""
+        share = min(1.0, iteration / self.iterations)
+        if self.style == "cosine":
+            share = 0.5 * (math.cos(math.pi * (1 - share)) + 1.0)
+        return self.start + share * (self.end - self.start)
