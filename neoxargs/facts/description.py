@@ -125,7 +125,8 @@ def optimizer(config: Config) -> Iterator[str]:
         each = (f"{style} to {end:g} in step {until:,}" for style, until, _, end in phases)
         yield f"learning rate {', then '.join(each)}"
         return
-    warmup = round(schedule.warmup * schedule.lr_decay_iters)  # a share of the decay, as in GPT-NeoX
+    curve = LearningRateCurve.of(config.get)
+    warmup = curve.sizes.iterations_in(round(curve.warmup_iters)) if curve.begins else round(curve.warmup_iters)
     end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
     last = f" ({schedule.lr_wsd_decay_style} decay in the last {schedule.lr_wsd_decay_iters} steps)"
     style = f"{schedule.lr_decay_style}{last * (schedule.lr_decay_style == 'WSD')}"

@@ -30,6 +30,9 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """Iteration at which the decay of the learning rate ends; afterwards, the learning rate is constant. Default:
     `train_iters`."""
 
+    lr_decay_samples: Count | None = param(None, ours=True, megatron="lr-decay-samples")
+    """`lr_decay_iters` in samples, for runs whose length is given by `train_samples`."""
+
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
     """`lr_decay_iters` as a fraction of `train_iters`, for runs whose length is given by `train_epochs`. If both are
     set, they must agree."""

@@ -12,8 +12,12 @@ class Training(Group, origin="NeoX", effect="run"):
     """Length of the run, evaluation, seeds and process setup."""
 
     train_iters: Count = param(derived=True, origin="Meg", megatron="train-iters")
-    """Number of optimizer steps of the whole run, including those before a resume. Required unless `train_epochs` is
-    given."""
+    """Number of optimizer steps of the whole run, including those before a resume. Required unless `train_epochs` or
+    `train_samples` is given."""
+
+    train_samples: Count | None = param(None, ours=True, origin="Meg", megatron="train-samples")
+    """Number of training samples, in place of `train_iters`, which is then the largest number of steps that read no
+    more. With `rampup_batch_size`, the schedule of the learning rate then counts samples too, as in Megatron-LM."""
 
     train_epochs: Count | None = param(None)
     """Number of passes over the training data, in place of `train_iters`, which is then computed from the number of

@@ -13,10 +13,12 @@ from typing import Any
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Value
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.layout import stages
 from neoxargs.facts.model import mlp_width
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.targets.megatron_tables import (
+    IN_ITERATIONS,
     LION,
     NORMS,
     OPTIMIZERS,
@@ -33,7 +35,8 @@ def megatron_flags(config: Config) -> list[str]:
     """Return the flags; raises Problems with every setting that Megatron-LM does not support and the run needs."""
     if problems := unsupported(config):
         raise Problems(problems)
-    words = [word for p, value in config.items() for word in _plain(p, value)]
+    left_out = () if config.training.train_samples is None else IN_ITERATIONS
+    words = [word for p, value in config.items() if p.name not in left_out for word in _plain(p, value)]
     words += [word for translate in TRANSLATIONS for word in translate(config)]
     return words
 
@@ -62,6 +65,17 @@ def _flag(name: str, value: Any) -> Words:
 
 
 # -- settings with other names or several flags ------------------------------------------------------------------------
+
+
+def _length(config: Config) -> Words:
+    """Yield what a run in samples has in samples too: Megatron-LM counts either these or iterations."""
+    schedule, sizes = config.schedule, BatchSizes.of(config.get)
+    if config.training.train_samples is None:
+        return
+    if config.is_set("lr_decay_iters") or schedule.lr_decay_fraction is not None:
+        yield from _flag("lr-decay-samples", sizes.samples_after(schedule.lr_decay_iters))
+    if schedule.lr_wsd_decay_iters:
+        yield from _flag("lr-wsd-decay-samples", schedule.lr_wsd_decay_iters * sizes.last)
 
 
 def _layout(config: Config) -> Words:
@@ -204,5 +218,5 @@ def _reports(config: Config) -> Words:
 
 
 TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
-    _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
+    _length, _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
 )  # fmt: skip

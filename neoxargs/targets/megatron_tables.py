@@ -17,6 +17,8 @@ TRANSLATED = {
     "window_attn_skip_freq", "rope_scaling.rope_type", "rope_scaling.factor",
     "rope_scaling.original_max_position_embeddings", "rope_scaling.beta_fast", "rope_scaling.beta_slow",
 }  # fmt: skip
+#: Parameters that Megatron-LM has in samples if the length of the run is in samples.
+IN_ITERATIONS = ("train_iters", "lr_decay_iters", "lr_wsd_decay_iters")
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
 NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
 TOKENIZERS = {

@@ -38,9 +38,12 @@ def unsupported(config: Config) -> list[Problem]:
 
 
 def _ramp(config: Config) -> Iterator[Problem]:
-    if BatchSizes.of(config.get).changes:
+    sizes = BatchSizes.of(config.get)
+    if sizes.changes and config.training.train_samples is None:
         what = f"with {RAMP}, Megatron-LM counts the run and the learning rate schedule in samples, not in iterations"
-        yield _refusal(config, what, RAMP, "train_iters", hint=f"remove {RAMP}")
+        samples = sizes.samples_after(config.training.train_iters)
+        hint = f"set train_samples: {samples} in place of train_iters, with which train.py counts in the same way"
+        yield _refusal(config, what, RAMP, "train_iters", hint=hint)
 
 
 def dropped_settings(config: Config) -> list[Problem]:

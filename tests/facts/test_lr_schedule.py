@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from neoxargs.base.record import replace
-from neoxargs.facts.lr_schedule import LearningRateCurve, differing
+from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.lr_schedule import LearningRateCurve, counts_samples, differing
 
 CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
 RUN = {
     "lr_decay_style": "linear", "lr": 1e-3, "min_lr": 0.0, "warmup": 0.1, "lr_decay_iters": 100, "train_iters": 100,
     "lr_decay_fraction": None, "warmup_from_zero": True, "lr_wsd_decay_iters": None,
     "lr_wsd_decay_style": "exponential", "lr_schedule": None,
+    "train_samples": None, "lr_decay_samples": None, "train_batch_size": 8, "rampup_batch_size": None,
 }  # fmt: skip
 
 
@@ -63,6 +65,47 @@ def test_the_styles_of_megatron_core_have_its_rates(style: str, wsd: str, length
     for iteration in range(decay + 20):
         assert curve.rate(iteration) == pytest.approx(group["lr"], rel=1e-12), iteration
         theirs.step(1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("style", ["linear", "cosine", "inverse-square-root", "WSD"])
+@pytest.mark.parametrize("decay", [None, 700])
+def test_a_schedule_in_samples_has_the_rates_of_megatron_core_along_a_ramp(style: str, decay: int | None) -> None:
+    from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    least = 0.0 if style == "linear" else 1e-5  # GPT-NeoX's linear decay ends at min_lr earlier
+    run = {
+        **RUN, "train_samples": 1000, "lr_decay_samples": decay, "train_batch_size": 32, "lr_decay_style": style,
+        "rampup_batch_size": [4, 4, 300], "warmup": 0.21, "min_lr": least, "lr_wsd_decay_iters": 5,
+        "lr_wsd_decay_style": "linear",
+    }  # fmt: skip
+    run["train_iters"] = run["lr_decay_iters"] = BatchSizes.of(run.get).iterations_in(1000)
+    until, group, samples = decay or 1000, dict[str, float](), 0
+    sizes = RampupBatchsizeNumMicroBatchesCalculator(32, 1, 1, False, 1, 4, 4, 300)
+    theirs = OptimizerParamScheduler(
+        SimpleNamespace(param_groups=[group]), init_lr=0.0, max_lr=1e-3, min_lr=least, lr_warmup_steps=0.21 * until,
+        lr_decay_steps=until, lr_decay_style=style, start_wd=0.0, end_wd=0.0, wd_incr_steps=0, wd_incr_style="constant",
+        wsd_decay_steps=5 * 32, lr_wsd_decay_style="linear",
+    )  # fmt: skip
+    curve = LearningRateCurve.of(run.get)
+    for iteration in range(run["train_iters"]):
+        assert curve.rate(iteration) == pytest.approx(group["lr"], rel=1e-12), iteration
+        sizes.update(samples, False)
+        samples += sizes.get()
+        theirs.step(sizes.get())
+
+
+def test_the_count_of_a_schedule_is_part_of_it() -> None:
+    ramp = {**RUN, "rampup_batch_size": [4, 4, 300], "train_batch_size": 32, "warmup_from_zero": False}
+    counted = {**ramp, "train_samples": 3000}
+    assert not counts_samples(ramp.get) and counts_samples(counted.get)
+    assert differing(counted.get, ramp.get) == ["train_samples"]
+    assert differing(counted.get, {**counted, "rampup_batch_size": [8, 8, 300]}.get) == ["rampup_batch_size"]
+    assert differing(ramp.get, {**ramp, "rampup_batch_size": [8, 8, 300]}.get) == []
+    first, second = (LearningRateCurve.of(counted.get).rate(iteration) for iteration in (0, 1))
+    assert first == second > 0
 
 
 def test_the_first_iteration_may_have_the_rate_of_the_second() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch.distributed
 
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.files import metrics
 from neoxargs.train.batches import loader
 from tests.support.processes import rank_arguments, step_rows, train_on_rank
@@ -21,11 +22,12 @@ pytestmark = pytest.mark.timeout(300)
 ITERATIONS, MIDDLE = 9, 4
 RAMP: dict[str, Any] = {
     "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "rampup_batch_size": [4, 4, 40],
-    "train_iters": ITERATIONS, "eval_interval": 3, "eval_iters": 2, "num_workers": 0,
-    "lr_decay_style": "constant", "checkpoint_factor": MIDDLE,
+    "train_iters": None, "train_samples": 80, "eval_interval": 3, "eval_iters": 2, "num_workers": 0,
+    "lr_decay_style": "cosine", "warmup": 0.3, "checkpoint_factor": MIDDLE,
     "hidden_dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
 SIZES = BatchSizes.of(RAMP.get)
+assert SIZES.iterations_in(RAMP["train_samples"]) == ITERATIONS
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "one rank": (1, {}),
     "pipeline": (1, {"pipe_parallel_size": 1}),
@@ -76,6 +78,10 @@ def test_every_sample_is_read_once_and_every_step_has_its_batch(whole: tuple[Pat
     assert {4, 8, 12, 16} == {row["batch"] for row in rows}
     assert [row["samples"] for row in rows] == [SIZES.samples_after(each + 1) for each in range(ITERATIONS)]
     assert read == [*range(SIZES.samples_after(ITERATIONS))]
+    # Of the samples read before, as in Megatron-LM; the first step has the rate of the second (`warmup_from_zero`).
+    before = [max(row["samples"] - row["batch"], 4) for row in rows]
+    curve = LearningRateCurve("cosine", 1e-3, 0.0, 0.3 * 80, 80)
+    assert [row["lr"] for row in rows] == pytest.approx([curve.rate(samples) for samples in before])
     page = (folder / "out" / "report.html").read_text()
     assert "Batch size" in page
 

@@ -32,7 +32,10 @@ SMALLEST_MODEL = {
     "float32_matmul_precision": "highest",  # or every example would have a warning about fp32
 }
 #: Parameter -> pattern of the parameters that replace it when the example sets one of them.
-ALTERNATIVES = {"text_path": r"text_path|data_path|\w+_data_paths", "train_iters": "train_iters|train_epochs"}
+ALTERNATIVES = {
+    "text_path": r"text_path|data_path|\w+_data_paths",
+    "train_iters": "train_iters|train_epochs|train_samples",
+}
 
 
 def check_example(example: Example) -> list[Problem]:

@@ -41,7 +41,8 @@ OFF: Values = {
     "hostfile": None, "wandb.use_wandb": False, "use_wandb": False, "use_comet": False, "profile": False,
     "memory_profiling": False, "autotuning.enabled": False, "flops_profiler.enabled": False, "eval_tasks": None,
     "load": None, "finetune": False, "base_checkpoint": None, "s3_path": None, "save_base_shapes": False,
-    "coord_check": False, "exit_interval": None, "train_epochs": None, "vocab_file": None, "merge_file": None,
+    "coord_check": False, "exit_interval": None, "train_epochs": None,
+    "train_samples": None, "lr_decay_samples": None, "vocab_file": None, "merge_file": None,
     "adlr_autoresume": False, "checkpoint.load_universal": False, "peak_theoretical_tflops": None,
 }  # fmt: skip
 

@@ -174,7 +174,7 @@ def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None)
     reading.set_defaults(
         expert_defaults(reading), "Megatron-DeepSpeed" if is_megatron_deepspeed(reading) else "Megatron-LM"
     )
-    if "train_iters" not in {*reading.settings, *reading.to_write}:
+    if {"train_iters", "train_samples"}.isdisjoint({*reading.settings, *reading.to_write}):
         reading.to_do.append("TODO: set train_iters, which the script does not set.")
     read_job(reading, job)
     note_hostfile(reading)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neoxargs.facts.batch_sizes import RAMP, BatchSizes
+from neoxargs.facts.batch_sizes import RAMP
 from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.resolve.yaml.nodes import read_plain
 
@@ -20,25 +20,29 @@ def length(name: str) -> Callable[[Reading, Option], None]:
             reading.leave_to_write(option, name, f"set {name} in the new file to {unit} / {by}")
             return
         rounding = ", rounded down" if total % size else ""
-        if unit == "iters" or not (sizes := _sizes(reading)).changes:
-            reading.set(name, int(total // size), f"{option.text} {unit} / {size:.12g}{rounding}")
-            return
-        samples = int(total * sizes.last // size)
-        reading.set(name, sizes.iterations_in(samples), f"{option.text} {unit} with the ramp of the batch")
+        reading.set(name, int(total // size), f"{option.text} {unit} / {size:.12g}{rounding}")
 
     return read
 
 
 def ramp(reading: Reading, option: Option) -> None:
-    """Keep a ramp; --train-samples and others then count its smaller batches."""
     reading.set_from(option, RAMP, [read_plain(word.text) for word in option.values])
 
 
-def _sizes(reading: Reading) -> BatchSizes:
-    """Return the batch sizes of the command, whose final one is known."""
-    option = reading.options.get("rampup-batch-size")
-    given = [read_plain(word.text) for word in option.values] if option else None
-    return BatchSizes.with_ramp(int(reading.number("global-batch-size") or 0), given)
+def samples(name: str, in_iterations: str) -> Callable[[Reading, Option], None]:
+    """Keep a number of samples with a ramp of the batch, and convert it to iterations otherwise. Tokens become them."""
+
+    def read(reading: Reading, option: Option) -> None:
+        total, unit = reading.number(option.name), option.name.rpartition("-")[2]
+        found = _converted(reading, total, unit, "samples")
+        if "rampup-batch-size" not in reading.options:
+            length(in_iterations)(reading, option)
+        elif not found:
+            reading.leave_to_write(option, name, f"set {name} in the new file")
+        else:
+            reading.set(name, int(found), "" if unit == "samples" else f"{option.text} tokens / sequence length")
+
+    return read
 
 
 def train_tokens(reading: Reading, option: Option) -> None:
@@ -47,7 +51,7 @@ def train_tokens(reading: Reading, option: Option) -> None:
     others = [_converted(reading, reading.number(f"train-{unit}"), unit, "tokens") for unit in ("iters", "samples")]
     if total and any(other and other <= total for other in others):
         return  # the other limit is reached first
-    length("train_iters")(reading, option)
+    samples("train_samples", "train_iters")(reading, option)
 
 
 def _units_per_iteration(reading: Reading, unit: str) -> float | None:
@@ -71,11 +75,7 @@ def warmup(reading: Reading, option: Option) -> None:
     if given == 0:
         reading.set("warmup", 0.0)
     elif given is not None and total:
-        sizes, part = _sizes(reading), given / total
-        if unit == "samples" and sizes.changes:
-            part = sizes.iterations_in(int(given)) / max(1, sizes.iterations_in(int(total)))
-            words += " with the ramp of the batch"
-        reading.set("warmup", part, f"{option.text} of {total:.12g} {words}")
+        reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")
     else:
         hint = "set warmup in the new file to (warm-up iterations / lr_decay_iters, which is train_iters by default)"
         reading.leave_to_write(option, "warmup", hint, "" if total else f"the total number of {words} is unknown")

@@ -19,7 +19,7 @@ from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"
 #: The parameters that set the length of the run.
-LENGTH = ("train_iters", "train_epochs")
+LENGTH = ("train_iters", "train_epochs", "train_samples")
 #: The share by which a ramp may make a run longer.
 LONGER = 0.1
 #: Every parameter in the equation, GPT-NeoX's spellings included.

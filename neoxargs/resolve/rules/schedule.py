@@ -31,18 +31,19 @@ OTHER_SCHEDULES = (
     "scheduler.type", "lr_decay_style", "lr_decay_iters", "lr_decay_fraction", "min_lr", "warmup", "lr_wsd_decay_iters"
 )  # fmt: skip
 #: The parameters that set the length of the run.
-LENGTH = ("train_iters", "train_epochs")
+LENGTH = ("train_iters", "train_epochs", "train_samples")
 
 
 @derives("train_iters")
 def train_length_given_once(
     train_iters: int | None,
+    train_samples: int | None,
     train_epochs: int | None,
     samples_per_epoch: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
 ) -> int | None:
-    """train_epochs x the samples of one epoch / train_batch_size, rounded down; with a ramp of the batch, more
+    """train_samples, or train_epochs x the samples of one epoch, / train_batch_size, rounded down; with a ramp, more
 
     The length of the run determines how much data is prepared and when the learning rate has decayed. Without a length,
     the ranks stop when they build the data. With two different lengths, one of them would be ignored.
@@ -50,15 +51,22 @@ def train_length_given_once(
         train_epochs: 2
         train_iters: 100
     """
-    if train_iters is None and train_epochs is None:
+    lengths = {"train_iters": train_iters, "train_epochs": train_epochs, "train_samples": train_samples}
+    given = [f"{name} ({length})" for name, length in lengths.items() if length is not None]
+    if not given:
         what = "the run length is missing: neither train_iters nor train_epochs is set"
         raise Contradiction(what, "set train_iters to the number of optimizer steps, for example to 1000", LENGTH)
-    if train_iters is not None and train_epochs is not None:
-        what = f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the run length"
-        raise Contradiction(what, "remove one of them", LENGTH)
-    if train_epochs is None:
-        return train_iters
-    return _steps(train_epochs, samples_per_epoch, BatchSizes.with_ramp(train_batch_size, rampup_batch_size))
+    if len(given) > 1:
+        about = [name for name, length in lengths.items() if length is not None]
+        what = f"{listed(given, 'and')} {'both' if len(given) == 2 else 'all'} set the run length"
+        raise Contradiction(what, "remove one of them" if len(given) == 2 else "keep one of them", about)
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    if train_epochs is not None:
+        return _steps(train_epochs, samples_per_epoch, sizes)
+    if train_samples is not None and train_samples < sizes.first:
+        what = f"train_samples ({train_samples}) is less than the first batch ({sizes.first})"
+        raise Contradiction(what, "increase train_samples, or decrease the batch size", ["train_samples"])
+    return train_iters if train_samples is None else sizes.iterations_in(train_samples)
 
 
 def _steps(train_epochs: int, samples_per_epoch: int, sizes: BatchSizes) -> int:
@@ -106,7 +114,14 @@ def epochs_read_each_sample_equally_often(
 
 
 @derives("lr_decay_iters")
-def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: float | None, train_iters: int) -> int:
+def lr_decay_length_given_once(
+    lr_decay_iters: int | None,
+    lr_decay_fraction: float | None,
+    lr_decay_samples: int | None,
+    train_iters: int,
+    train_batch_size: int,
+    rampup_batch_size: Sequence[int] | None,
+) -> int:
     """the learning rate decays until the end of training, or over lr_decay_fraction of the iterations
 
     With two lengths, the learning rate would decay over one of them, and the other would be ignored. With a length
@@ -115,6 +130,13 @@ def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: fl
         lr_decay_iters: 60
         lr_decay_fraction: 0.5
     """
+    if lr_decay_samples is not None:
+        others = {"lr_decay_iters": lr_decay_iters, "lr_decay_fraction": lr_decay_fraction}
+        if also := [f"{name} ({value})" for name, value in others.items() if value is not None]:
+            what = f"{listed([f'lr_decay_samples ({lr_decay_samples})', *also], 'and')} set the length of the decay"
+            raise Contradiction(what, "keep one of them")
+        sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+        return max(1, sizes.iterations_in(lr_decay_samples))
     if lr_decay_fraction is None:
         return lr_decay_iters or train_iters
     counted = int(train_iters * lr_decay_fraction)
@@ -360,6 +382,7 @@ def lr_stays_above_zero(
     scheduler__type: str | None,
     scheduler__params__total_num_steps: int | None,
     scheduler__params__cos_min_ratio: float | None,
+    written: Collection[str],
 ) -> Finding | None:
     """After lr_decay_iters, the learning rate stays at min_lr, and after total_num_steps of a DeepSpeed schedule, at
     its minimum. If it is 0, the remaining iterations take time, but do not change the weights
@@ -380,13 +403,13 @@ def lr_stays_above_zero(
             f"set scheduler.params.total_num_steps to {train_iters}",
             about=["scheduler.params.total_num_steps", "train_iters"],
         )
-    reaches_zero = lr_decay_style in DECAYS_TO_MIN and min_lr <= 0
+    reaches_zero, in_samples = lr_decay_style in DECAYS_TO_MIN and min_lr <= 0, "lr_decay_samples" in written
     if scheduler__type or not reaches_zero or lr_decay_iters >= train_iters:
         return None
     return warn(
         f"the learning rate is 0 in the last {train_iters - lr_decay_iters} of {train_iters} iterations, because "
         f"lr_decay_iters is {lr_decay_iters} and min_lr is 0",
-        f"set lr_decay_iters to {train_iters}, or set min_lr",
+        f"{f'set lr_decay_iters to {train_iters}' if not in_samples else 'remove lr_decay_samples'}, or set min_lr",
         about=["lr_decay_iters", "train_iters", "min_lr"],
     )
 

@@ -13,7 +13,6 @@ from neoxargs.base.files import Text
 from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.config.config import Config
-from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.model import mlp_width
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.registry import REGISTRY
@@ -164,13 +163,20 @@ def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
         assert "set train_iters in the new file to samples / global batch size" in [p.hint for p in result.problems]
 
 
-def test_a_ramp_of_the_batch_is_kept_and_counts_when_samples_become_iterations() -> None:
-    flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
+@pytest.mark.parametrize(
+    "lengths",
+    ["--train-samples 650 --lr-decay-samples 600", "--train-tokens {650} --lr-decay-tokens {600} --train-samples 999"],
+)
+def test_a_ramp_of_the_batch_is_kept_with_lengths_in_samples(lengths: str) -> None:
+    seq_length = int(SIZES.partition("--seq-length ")[2].split()[0])
+    for samples in (650, 600):
+        lengths = lengths.replace(f"{{{samples}}}", str(samples * seq_length))
+    flags = f"{lengths} --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 60"
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
-    config, sizes = yaml.safe_load(result.text), BatchSizes.with_ramp(32, [8, 8, 64])
-    assert config["rampup_batch_size"] == [8, 8, 64]
-    assert sizes.samples_after(config["train_iters"]) <= 650 < sizes.samples_after(config["train_iters"] + 1)
-    assert config["warmup"] == sizes.iterations_in(65) / config["train_iters"]
+    config = yaml.safe_load(result.text)
+    kept = {"rampup_batch_size": [8, 8, 64], "train_samples": 650, "lr_decay_samples": 600, "warmup": 0.1}
+    assert {name: config.get(name) for name in kept} == kept
+    assert {"train_iters", "lr_decay_iters"}.isdisjoint(config) and "TODO" not in result.text
     assert "rampup" not in " ".join(problem.what for problem in result.problems)
 
 
