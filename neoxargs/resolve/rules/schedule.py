@@ -134,7 +134,8 @@ def lr_decay_length_given_once(
         others = {"lr_decay_iters": lr_decay_iters, "lr_decay_fraction": lr_decay_fraction}
         if also := [f"{name} ({value})" for name, value in others.items() if value is not None]:
             what = f"{listed([f'lr_decay_samples ({lr_decay_samples})', *also], 'and')} set the length of the decay"
-            raise Contradiction(what, "keep one of them")
+            names = [name for name, value in others.items() if value is not None]
+            raise Contradiction(what, "keep one of them", ["lr_decay_samples", *names])
         sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
         return max(1, sizes.iterations_in(lr_decay_samples))
     if lr_decay_fraction is None:
@@ -145,6 +146,7 @@ def lr_decay_length_given_once(
             f"lr_decay_iters ({lr_decay_iters}) must equal lr_decay_fraction ({lr_decay_fraction}) "
             f"x train_iters ({train_iters}) = {counted}",
             "remove lr_decay_iters or lr_decay_fraction",
+            about=["lr_decay_iters", "lr_decay_fraction", "train_iters"],
         )
     if counted == 0:
         raise Contradiction(
