@@ -9,6 +9,7 @@ from typing import Any
 from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import RAMP, BatchSizes
+from neoxargs.facts.weight_decay import WeightDecay
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.compare.continuing import level_of
 from neoxargs.resolve.effects.unread import unread_by_run
@@ -33,6 +34,7 @@ def unsupported(config: Config) -> list[Problem]:
         _mixed_init,
         _save_intervals,
         _ramp,
+        _falling_weight_decay,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -44,6 +46,15 @@ def _ramp(config: Config) -> Iterator[Problem]:
         samples = sizes.samples_after(config.training.train_iters)
         hint = f"set train_samples: {samples} in place of train_iters, with which train.py counts in the same way"
         yield _refusal(config, what, RAMP, "train_iters", hint=hint)
+
+
+def _falling_weight_decay(config: Config) -> Iterator[Problem]:
+    decay = WeightDecay.of(config.get)
+    if decay.end < decay.start:
+        names = "start_weight_decay", "end_weight_decay"
+        yield _refusal(
+            config, f"Megatron-LM's weight decay can only rise, not from {decay.start:g} to {decay.end:g}", *names
+        )
 
 
 def dropped_settings(config: Config) -> list[Problem]:

@@ -117,16 +117,15 @@ def recorded_source(text: str) -> Source:
 
 
 def short_pair(one: Any, other: Any, limit: int = 36) -> tuple[str, str]:
-    """Return two different values as JSON, shortened to where they differ if their beginnings are equal."""
-    short = short_json(one, limit), short_json(other, limit)
-    if short[0] != short[1]:
-        return short
-    whole = [json.dumps(value, ensure_ascii=False, default=str) for value in (one, other)]
+    """Return two different values as JSON, each shortened to where they differ if its beginning is the other's."""
+    short, whole = [], [json.dumps(value, ensure_ascii=False, default=str) for value in (one, other)]
     same = next((at for at, (a, b) in enumerate(zip(*whole, strict=False)) if a != b), min(map(len, whole)))
-    start = same - limit // 3
-    ends = [text[start:] for text in whole]
-    first, second = (f"… {text if len(text) <= limit - 2 else f'{text[: limit - 4]} …'}" for text in ends)
-    return first, second
+    for value, text in zip((one, other), whole, strict=True):
+        shown, end = short_json(value, limit), text[max(same - limit // 3, 0) :].lstrip()
+        if shown.endswith(" …") and same >= limit - 2:
+            shown = f"… {end if len(end) <= limit - 2 else f'{end[: limit - 4]} …'}"
+        short.append(shown)
+    return short[0], short[1]
 
 
 def short_json(value: Any, limit: int = 36) -> str:

@@ -332,10 +332,7 @@ def _missing(command: Command) -> Iterator[Problem]:
     if "--sequence-parallel" in flags and (_number(flags, PARALLEL[0]) or 1) == 1:
         what = "--sequence-parallel has no effect without tensor parallelism"
         yield conflict(what, flags["--sequence-parallel"].place, "remove it", severity="warning")
-    style = flags.get("--lr-decay-style")
-    if style and [word.text for word in style.values] == ["WSD"] and flags.keys().isdisjoint(WSD_LENGTHS):
-        what = f"--lr-decay-style WSD needs {listed(WSD_LENGTHS)}, without which Megatron-LM's scheduler refuses it"
-        yield conflict(what, style.place, f"add {WSD_LENGTHS[0]}")
+    yield from _of_schedulers(flags)
     # What an old or misspelt flag should be is said there.
     meant = {_instead(known, name) for name in flags if (known := other_keys.keys("megatron").get(name))}
     meant |= {f"--{_plain(name)}" for name in flags}
@@ -343,6 +340,50 @@ def _missing(command: Command) -> Iterator[Problem]:
     if missing and flags.keys().isdisjoint(("--use-checkpoint-args", "--yaml-cfg")):
         what = f"Megatron-LM requires {listed(missing, 'and')}"
         yield conflict(what, next(iter(flags.values())).place, f"add {listed(missing, 'and')}")
+
+
+def _of_schedulers(flags: Mapping[str, Flag]) -> Iterator[Problem]:
+    """Yield what Megatron-LM's schedulers of the learning rate, the weight decay and the batch refuse at the start."""
+    style = flags.get("--lr-decay-style")
+    if style and [word.text for word in style.values] == ["WSD"] and flags.keys().isdisjoint(WSD_LENGTHS):
+        what = f"--lr-decay-style WSD needs {listed(WSD_LENGTHS)}, without which Megatron-LM's scheduler refuses it"
+        yield conflict(what, style.place, f"add {WSD_LENGTHS[0]}")
+    for unit in ("iters", "samples"):
+        names = (f"--lr-warmup-{unit}", f"--lr-decay-{unit}", f"--train-{unit}")
+        warm_up, *ends = (_number(flags, name) for name in names)
+        end = next((name for name, number in zip(names[1:], ends, strict=True) if number), "")
+        if warm_up and end and warm_up >= (_number(flags, end) or 0):
+            what = f"{names[0]} ({warm_up}) must be below {end} ({_number(flags, end)}), where the decay ends"
+            yield conflict(what, flags[names[0]].place, "", [flags[end].place])
+    start, end_decay = (_number(flags, f"--{name}-weight-decay") for name in ("start", "end"))
+    if start is not None and end_decay is not None and not 0 <= start <= end_decay:
+        what = (
+            f"--end-weight-decay ({end_decay:g}) must be at least --start-weight-decay ({start:g}), and both at least 0"
+        )
+        yield conflict(what, flags["--end-weight-decay"].place, "", [flags["--start-weight-decay"].place])
+    yield from _of_ramp(flags)
+
+
+def _of_ramp(flags: Mapping[str, Flag]) -> Iterator[Problem]:
+    """Yield the problem of a ramp of the batch that does not reach the whole batch, or has no samples to count."""
+    ramp, total = flags.get("--rampup-batch-size"), _number(flags, "--global-batch-size")
+    if ramp is None or not all(word.is_known and not word.is_placeholder for word in ramp.values):
+        return
+    if "--train-iters" in flags:
+        what = "--rampup-batch-size needs --train-samples: Megatron-LM refuses it with --train-iters"
+        yield conflict(
+            what, ramp.place, "set --train-samples in place of --train-iters", [flags["--train-iters"].place]
+        )
+    numbers = [read_plain(word.text) for word in ramp.values]
+    is_form = len(numbers) == 3 and all(isinstance(number, int) and number > 0 for number in numbers)
+    if is_form and total is not None and numbers[0] <= total and (total - numbers[0]) % numbers[1] == 0:
+        return
+    if is_form and total is None:
+        return
+    shown = " ".join(word.text for word in ramp.values)
+    what = f"--rampup-batch-size ({shown}) must be a first batch, an increment that leads to --global-batch-size"
+    what += f"{'' if total is None else f' ({total})'} in equal steps, and a number of samples"
+    yield conflict(what, ramp.place, "for example 32 32 1000000")
 
 
 def _batch(command: Command, ranks: int | None) -> Iterator[Problem]:

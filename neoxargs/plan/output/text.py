@@ -18,6 +18,7 @@ from neoxargs.base.text import (
     wrap,
 )
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
@@ -167,7 +168,10 @@ def _speed(plan: Plan) -> Iterator[str]:
         f"{ranged(estimate.tokens_per_second, error, format_number)} tokens/s, "
         f"{ranged(estimate.step, error, format_duration)} per step"
     )
-    in_all = f"{training.train_iters:,} steps in about {ranged(estimate.total, error, format_duration)}"
+    sizes = BatchSizes.of(plan.config.get)
+    smaller = min(sizes.stages[-1].iteration, training.train_iters) if sizes.changes else 0
+    ramp = f", {smaller:,} of them with a smaller batch," if smaller else ""
+    in_all = f"{training.train_iters:,} steps{ramp} in about {ranged(estimate.total, error, format_duration)}"
     yield f"{in_all}{priced(plan, estimate.total)}"
     yield f"{format_number(estimate.flops_per_token)} floating-point operations per token, forward and backward"
     terms = {

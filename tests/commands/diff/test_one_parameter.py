@@ -171,3 +171,5 @@ def test_long_values_are_shown_where_they_differ(end: str) -> None:
     one, other = short_pair([*beginning, f"four{end}"], [*beginning, f"five{end}"])
     assert "four" in one and "five" in other and max(len(one), len(other)) <= 36
     assert short_pair([*beginning], ["x"]) == (short_json(beginning), '["x"]')
+    same = ["global"] * 12
+    assert short_pair(same, [*same[:-1], "local"]) == ('12 x "global"', '… "global", "local"]')
