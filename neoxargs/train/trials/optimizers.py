@@ -45,7 +45,8 @@ def optimizer(config: Config, trained: Mapping[str, nn.Parameter]) -> torch.opti
         decays = weight.dim() > 1 and not hasattr(weight, "no_weight_decay")
         divisor = _divisor(config, name, weight, "sgd" in kind) if config.mup.use_mup else 1.0
         relative = divisor if decays else 0.0
-        groups.append({"params": [weight], "weight_decay": 0.0, "relative_decay": relative, "divisor": divisor})
+        decay = config.regularization.weight_decay * relative
+        groups.append({"params": [weight], "weight_decay": decay, "relative_decay": relative, "divisor": divisor})
     if make := RULES.get(kind):
         rules = [make(config, name, weight) for name, weight in trained.items()]
         return Written([group | {"rule": rule} for group, rule in zip(groups, rules, strict=True)], {"lr": 0.0})

@@ -83,4 +83,4 @@ UNCOMPILED = ("<eval_with_key>", "backward pass")
 def test_masks_and_blocks_do_not_make_the_host_wait(on_gpu: tuple[dict[str, Measured], Called]) -> None:
     for name, found in on_gpu[0].items():
         waits = [wait for wait in found.waits if not wait.where.startswith(UNCOMPILED)]
-        assert len(waits) == 2 and not any(wait.is_copy for wait in waits), f"{name}: {listed(waits)}"
+        assert not waits, f"{name}: {listed(waits)}"
