@@ -5,7 +5,8 @@ ranks, each the mean over its own trained tokens, or the mean over all trained t
 
 What a step does, in this order:
 
-1. `Trainer.train_step` sets the factor of the losses that layers add, and forgets what the step before has measured.
+1. `Trainer.take_step` sets the number of micro batches and the factor of the losses that layers add, and forgets what
+   the step before has measured.
 2. `update` runs forward and backward passes of the micro batches. With `loss_average: tokens`, all of them are read
    ahead and their labels counted over the replicas.
 3. In the last backward pass, DeepSpeed or `deepspeed/buckets.py` sums the gradients over the replicas; before that, in
@@ -14,7 +15,8 @@ What a step does, in this order:
    diverged is skipped (`skip_steps.py`), all ranks learn of NaN (`non_finite.py`), gradients that tensor parallel ranks
    have in part are summed (`partial_gradients.py`), and the reports of gradients are computed (`reports.py`).
 5. DeepSpeed clips the gradients, and takes the optimizer's and the schedule's step.
-6. The mean loss is read, for which the host waits for the GPU; then weights and optimizer state are reported.
+6. The mean loss, what was found and what was measured are copied to the host in one piece (`process/reading.py`); then
+   weights and optimizer state are reported. The loop reads the copy, on GPUs when it has started the next step.
 """
 
 from __future__ import annotations
