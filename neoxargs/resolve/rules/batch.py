@@ -162,8 +162,9 @@ def batch_ramp_keeps_the_pipeline_busy(
     what = f"{RAMP} makes the run about {time / full - 1:.0%} longer than full batches would, because the "
     what += f"{pipe_parallel_size} pipeline stages wait in small batches: the first have {sizes.first // unit} micro "
     what += f"batch{'es' * (sizes.first > unit)}"
-    start = min(2 * pipe_parallel_size * unit, train_batch_size)
-    hint = f"start with a larger batch, such as {start}, or ramp over fewer samples"
+    start = max(2 * pipe_parallel_size * unit, 2 * sizes.first)
+    larger = f"start with a larger batch, such as {start}, or " if start < train_batch_size else ""
+    hint = f"{larger}ramp over fewer samples"
     return warn(what, hint, about=[RAMP, "pipe_parallel_size"])
 
 
