@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem, Problems, listed, render
+from neoxargs.base.problems import Place, Problem, Problems, listed, render, sentence
 from neoxargs.base.record import replace
 from neoxargs.base.write_files import changed_files, diff, write_all
 from neoxargs.checks.trainer import trainer_problems
@@ -106,13 +106,26 @@ def run(arguments: argparse.Namespace) -> int:
         result = source.converts([_only(texts, source)], options)
         if not source.edits_in_place:
             is_whole = source.is_whole_run and not result.to_do
-            result.problems += _found_by_check(Text(arguments.output or NEW_FILE, result.text), is_whole)
+            name = arguments.output or NEW_FILE
+            found = _found_by_check(Text(name, result.text), is_whole)
+            if errors := [problem for problem in found if problem.severity == "error"]:
+                _say_at_the_top(result, errors)
+                found = _found_by_check(Text(name, result.text), is_whole)  # its lines have moved
+            result.problems += found
         return _show_new_file(arguments, result)
     except Problems as stop:
         if not arguments.json:
             raise
         _print_json({"ok": False, "problems": [problem.to_json() for problem in stop.problems]})
         return 1
+
+
+def _say_at_the_top(result: Result, errors: Sequence[Problem]) -> None:
+    """Add comments to a new file that say what `check` refuses."""
+    to_do = [f"TODO: {' '.join(sentence(error).split())}." for error in errors]
+    first, _, rest = result.text.partition("\n")
+    result.texts[:] = [Text(result.texts[0].name, "\n".join([first, *(f"# {line}" for line in to_do), rest]))]
+    result.to_do += to_do
 
 
 # -- options that do not apply ---------------------------------------------------------------------------------------

@@ -269,3 +269,16 @@ def test_settings_that_train_py_can_run_give_no_warning(source: str, text: str, 
     Path(source).write_text(text)
     assert main(["migrate", source]) == 0
     assert "train.py" not in capsys.readouterr().err
+
+
+def test_what_check_refuses_of_a_new_file_is_said_at_its_top(tmp_path: Path) -> None:
+    script, new = tmp_path / "run.sh", tmp_path / "new.yml"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 "
+        "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 4 --global-batch-size 64 --lr 1e-4 "
+        "--train-iters 1000 --weight-decay-incr-style linear --start-weight-decay 0.1 --data-path a "
+        "--tokenizer-type GPT2BPETokenizer --vocab-file v.json --merge-file m.txt\n"
+    )
+    assert main(["migrate", str(script), "-o", str(new)]) == 1
+    said = new.read_text().splitlines()[1]
+    assert said.startswith("# TODO: ") and "end_weight_decay" in said
