@@ -38,6 +38,11 @@ class WeightDecay(Record):
     def changes(self) -> bool:
         return self.start != self.end
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is that of the optimizer throughout."""
+        return self.start == self.end == self.usual
+
     def after(self, iteration: int) -> float:
         """Return the weight decay of the update that follows after so many iterations."""
         share = min(1.0, (self.sizes.samples_after(iteration) if self.sizes else iteration) / self.length)

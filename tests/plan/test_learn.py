@@ -171,6 +171,17 @@ def test_a_damaged_file_of_rates_is_refused(change: tuple[str, str], tmp_path: P
     assert ids(refused(read_rates, str(path))) == ["rates-unreadable"]
 
 
+def test_the_smaller_batches_of_a_ramp_are_not_measured(tmp_path: Path) -> None:
+    config = measured(*ONE).config
+    whole = run_folder(tmp_path / "whole", config, 1.0)
+    ramp = run_folder(tmp_path / "ramp", config, 1.0)
+    small = {"event": "step", "step": 0, "tokens_per_second": 1.0, "batch": 1}
+    file = Path(ramp, "metrics.jsonl")
+    file.write_text(f"{json.dumps(small)}\n" * 60 + file.read_text())
+    ([one], [other]) = (measured_runs(folder) for folder in (whole, ramp))
+    assert (one.seconds, one.spread, one.steps) == (other.seconds, other.spread, other.steps)
+
+
 def test_a_folder_without_enough_steps_or_records_is_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

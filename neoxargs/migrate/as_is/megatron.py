@@ -266,6 +266,7 @@ def _together(command: Command, ranks: int | None, program: Program) -> Iterator
             where, *also = (given[name].place for name in there)
             yield conflict(what, where, hint, also, _severity(command))
     if is_whole:
+        yield from _of_schedulers(command.flags)
         yield from _missing(command)
 
 
@@ -332,7 +333,6 @@ def _missing(command: Command) -> Iterator[Problem]:
     if "--sequence-parallel" in flags and (_number(flags, PARALLEL[0]) or 1) == 1:
         what = "--sequence-parallel has no effect without tensor parallelism"
         yield conflict(what, flags["--sequence-parallel"].place, "remove it", severity="warning")
-    yield from _of_schedulers(flags)
     # What an old or misspelt flag should be is said there.
     meant = {_instead(known, name) for name in flags if (known := other_keys.keys("megatron").get(name))}
     meant |= {f"--{_plain(name)}" for name in flags}
@@ -376,9 +376,7 @@ def _of_ramp(flags: Mapping[str, Flag]) -> Iterator[Problem]:
         )
     numbers = [read_plain(word.text) for word in ramp.values]
     is_form = len(numbers) == 3 and all(isinstance(number, int) and number > 0 for number in numbers)
-    if is_form and total is not None and numbers[0] <= total and (total - numbers[0]) % numbers[1] == 0:
-        return
-    if is_form and total is None:
+    if is_form and (total is None or (numbers[0] <= total and (total - numbers[0]) % numbers[1] == 0)):
         return
     shown = " ".join(word.text for word in ramp.values)
     what = f"--rampup-batch-size ({shown}) must be a first batch, an increment that leads to --global-batch-size"

@@ -98,9 +98,11 @@ def _measured_run(folder: str) -> Measured:
     config = _config(lock.values)
     device, slots = _hardware(lock.sections["hardware"], Layout.of(config).ranks)
     path = Path(folder, metrics.FILE)
-    tokens = sequences_per_batch(config) * config.shape.seq_length
+    tokens, batch = sequences_per_batch(config) * config.shape.seq_length, config.batch.train_batch_size
     try:
-        rows = [row["tokens_per_second"] for row in metrics.read(path) if row["event"] == "step"]
+        steps = (row for row in metrics.read(path) if row["event"] == "step")
+        # Not those of a ramp, which have smaller batches.
+        rows = [row["tokens_per_second"] for row in steps if row.get("batch", batch) == batch]
         logs = sorted(math.log(tokens / rate) for rate in rows[FIRST:])
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"the metrics of this run cannot be read: {error!r}"

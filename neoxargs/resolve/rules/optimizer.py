@@ -186,7 +186,7 @@ def weight_decay_that_changes_has_two_ends(
     if scheduler__type is not None:
         what = f"{style} {weight_decay_incr_style} cannot be combined with scheduler.type ({scheduler__type})"
         return refuse(what, "remove scheduler.type, and set lr_decay_style", about=[style, "scheduler.type"])
-    if not weight_decay:
+    if not weight_decay and any(ends.values()):
         what = f"{style} {weight_decay_incr_style} needs a weight_decay above 0: with 0, no weight has any decay"
         return refuse(
             what, f"set weight_decay to {end_weight_decay or start_weight_decay:g}", about=[style, "weight_decay"]

@@ -243,11 +243,14 @@ def lr_schedule_has_valid_phases(
     if not lr_schedule:
         return refuse("lr_schedule has no phases", "remove it, or list at least one phase", about=["lr_schedule"])
     try:
-        sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
-        lr_phases.phases(lr_schedule, lr, lr_phases.Sizes(train_iters, sizes, seq_length))
+        lr_phases.phases(lr_schedule, lr, _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length))
     except lr_phases.PhaseError as error:
         return refuse(f"lr_schedule, {error.wrong}", error.advice, about=["lr_schedule"])
     return None
+
+
+def _sizes(train_iters: int, batch: int, ramp: Sequence[int] | None, seq_length: int) -> lr_phases.Sizes:
+    return lr_phases.Sizes(train_iters, BatchSizes.with_ramp(batch, ramp), seq_length)
 
 
 def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: lr_phases.Sizes) -> Sequence[lr_phases.Phase]:
@@ -273,8 +276,8 @@ def lr_schedule_reaches_the_end_of_the_run(
         lr_schedule: [{style: linear, until: 1, from: 0, to: 0.001}, {style: cosine, until: 50, to: 0}]
         train_iters: 1000
     """
-    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
-    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, sizes, seq_length))
+    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length)
+    found = _valid_phases(lr_schedule, lr, sizes)
     if not found or found[-1].until >= train_iters or found[-1].end > 0:
         return None
     left = train_iters - found[-1].until
@@ -299,8 +302,8 @@ def lr_is_the_highest_rate_of_lr_schedule(
         lr: 0.001
         lr_schedule: [{style: linear, until: 10, from: 0, to: 0.01}, {style: cosine, to: 0}]
     """
-    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
-    found = _valid_phases(lr_schedule, lr, lr_phases.Sizes(train_iters, sizes, seq_length))
+    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length)
+    found = _valid_phases(lr_schedule, lr, sizes)
     highest = max((rate for phase in found for rate in phase[2:]), default=0.0)
     if highest <= lr:
         return None

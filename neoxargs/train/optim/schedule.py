@@ -25,7 +25,7 @@ class Schedule:
     """Sets the learning rate of every parameter group; DeepSpeed calls `step` after each update it did not skip.
 
     reload: the curve to use if the checkpoint has a different one: `ours` (this run's), `theirs` (the checkpoint's), or
-    `neither`, which raises Problems. decay: of the groups whose weights decay; None if it is constant.
+    `neither`, which raises Problems. decay: of the groups whose weights decay; None if it stays that of the optimizer.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ def build_schedule(config: Config, optimizer: Optimizer) -> Schedule:
     options = config.schedule
     reload = "ours" if options.override_lr_scheduler else "theirs" if options.use_checkpoint_lr_scheduler else "neither"
     decay = WeightDecay.of(config.get)
-    return Schedule(optimizer, LearningRateCurve.of(config.get), reload, decay if decay.changes else None)
+    return Schedule(optimizer, LearningRateCurve.of(config.get), reload, None if decay.is_usual else decay)
 
 
 def continue_schedule(schedule: Any, state: Mapping[str, Any]) -> None:

@@ -45,8 +45,9 @@ def initial_matrices(
     """
     generator, matrix = _generator(seed, name, device), empty(shape[1:], dtype=torch.float32, device=device)
     for _ in range(shape[0]):
-        with torch.no_grad():
-            yield method(matrix, generator)
+        with torch.no_grad():  # not around `yield`, which would leave it to the caller
+            drawn = method(matrix, generator)
+        yield drawn
 
 
 def _generator(seed: int, name: str, device: torch.device) -> torch.Generator:

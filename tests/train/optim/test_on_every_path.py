@@ -129,6 +129,26 @@ def test_a_weight_decay_that_changes_is_that_of_each_step() -> None:
     assert different == {}
 
 
+#: Types without weight decay, for which `check` says that it has no effect.
+WITHOUT_DECAY = ("sm3", "Rprop")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_optimizer_reads_the_weight_decay_of_its_step() -> None:
+    rises = {"weight_decay_incr_style": "linear", "start_weight_decay": 0.0, "end_weight_decay": 5.0, "train_iters": 5}
+    found: dict[str, Losses] = run_ranks(train, 2, {
+        f"{kind} {name}": Trial(one.config | changes, one.deepspeed)
+        for kind in OPTIMIZERS for one in [of_optimizer(kind, PATHS[BASE])]
+        for name, changes in (("zero", {**rises, "end_weight_decay": 1e-9}), ("rises", rises))
+        if not is_onebit(kind)
+    }, 5, timeout=280)[0]  # fmt: skip
+    for kind in {name.split()[0] for name in found}:
+        zero, rising = found[f"{kind} zero"].train, found[f"{kind} rises"].train
+        assert zero[:2] == pytest.approx(rising[:2], rel=1e-6), kind  # the first step has no decay
+        assert (zero[-1] != pytest.approx(rising[-1], rel=1e-6)) == (kind not in WITHOUT_DECAY), kind
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_options_of_the_reduction_change_nothing_but_rounding() -> None:

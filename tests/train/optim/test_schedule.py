@@ -105,3 +105,12 @@ def test_schedules_of_deepspeed_continue_with_a_new_optimizer() -> None:
         first.step()
     continue_schedule(second, {"iteration": 5, "lr_scheduler": first.state_dict()})
     assert second.optimizer.param_groups[0]["lr"] == first.optimizer.param_groups[0]["lr"] > 0
+
+
+def test_a_decay_with_equal_ends_replaces_that_of_the_optimizer() -> None:
+    """Only of the weights that decay: biases and norms have none, and muP multiplies that of some."""
+    groups = SimpleNamespace(param_groups=[{"lr": 0.0, "weight_decay": decay} for decay in (0.1, 0.0, 0.4)])
+    rate = {"lr": 1e-3, "min_lr": 1e-5, "warmup": 0.1, "lr_decay_iters": 10, "train_iters": 10}
+    ends = {"weight_decay_incr_style": "linear", "start_weight_decay": 0.05, "end_weight_decay": 0.05}
+    build_schedule(small(**rate, **ends, weight_decay=0.1), groups)
+    assert [group["weight_decay"] for group in groups.param_groups] == pytest.approx([0.05, 0.0, 0.2])

@@ -68,6 +68,13 @@ class Largest(TorchDispatchMode):
         return result
 
 
+def test_drawing_leaves_gradients_on() -> None:
+    draw = initializer("normal", Init(), Shape(num_layers=2, hidden_size=16, num_attention_heads=2))
+    matrices = initial_matrices((3, 2, 2), draw, 1, "experts")
+    next(matrices)
+    assert torch.is_grad_enabled()  # also while matrices are left to draw
+
+
 @pytest.mark.parametrize(("split", "parts"), [(0, 1), (1, 2), (2, 1)])
 @pytest.mark.parametrize("method", ["normal", "orthogonal", "xavier_uniform"])
 def test_a_rank_draws_one_expert_at_a_time(split: int, parts: int, method: str) -> None:
