@@ -55,14 +55,15 @@ class Forecast(Record):
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """What differs from the run that is continued, in the order of how much it matters; then its schedule."""
+        """What differs from the run that is continued, by how much it matters; then its schedule and length."""
         saved = checkpoint_folder.configuration(self.continues) if self.continues else None
         if saved is None:
             return []
         before = recorded_config(saved).get
         schedule = [
             Difference((name,), (before(name), self.config.get(name)), True, (True, True))
-            for name in differing(self.config.get, before)
+            for name in [*differing(self.config.get, before), "train_iters"]
+            if before(name) != self.config.get(name)
         ]
         return [*(each for level in changes(self.config, saved).values() for each in level), *schedule]
 

@@ -176,7 +176,7 @@ def test_a_run_that_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["learning_rate"][0][0] == 13
     assert found["iterations"] == {"first": 13, "last": 20}
     assert found["continues"].endswith("global_step12")
-    assert {"lr", "seed"} <= {name.rpartition(".")[2] for name in found["differences"]}
+    assert {"lr", "seed", "train_iters"} <= {name.rpartition(".")[2] for name in found["differences"]}
     assert found["seconds"]["training"] > 0
 
 
