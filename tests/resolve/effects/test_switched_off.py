@@ -185,5 +185,6 @@ def test_reasons_found_in_published_configurations() -> None:
         "train_data_paths, valid_data_paths and test_data_paths already define the splits",
         "attention_config has no layers with attention and feed-forward",
         "rwkv layers have norms and initial values of their own, and attention_config has no other layers",
-            "with a pipeline (pipe_parallel_size of 1 or more), only bf16 gradients are reduced before its end",
+        "with a pipeline (pipe_parallel_size of 1 or more), only bf16 gradients are reduced before its end",
+        "sm3 and Rprop have no weight decay",
     }  # fmt: skip
