@@ -31,7 +31,7 @@ from neoxargs.train import coord_check
 from neoxargs.train import reference_model as reference
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
-from neoxargs.train.checkpoint import save_load
+from neoxargs.train.checkpoint import choose, save_load
 from neoxargs.train.checkpoint.prompt_from_text import starting_from_text
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
@@ -83,10 +83,12 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     config = arguments.config
     # Before the model: problems with the data are reported without waiting for that.
     mesh, tokenizer, vocabulary, data = _read(config, process)
+    begun = choose.begin(config)
     # Seeds for dropout: equal within a tensor parallel group, different between groups.
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
     trainer = build.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trainer.deepspeed, process)
+    saver.begun = begun
     saver.written = Written(run_of(arguments.launch), job=arguments.job)
     if config.checkpoint.checkpoint_validation_with_forward_pass and not model.is_reward_model(config):
         saver.forward_pass = ForwardPass(config, trainer, vocabulary)

@@ -19,9 +19,9 @@ from neoxargs.files.token_files import index
 from neoxargs.runs.run_spec import resolve_run
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.batches.datasets import build_datasets
-from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
+from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.weights_by_name import rank_slice
+from neoxargs.train.checkpoint.slices import rank_slice, with_rows
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape

@@ -16,8 +16,9 @@ from neoxargs.convert.huggingface import importing, tokens
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
-from neoxargs.train.checkpoint.weights_by_name import SavedWeights, rank_slice
+from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
+from neoxargs.train.checkpoint.slices import rank_slice, with_rows
+from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel

@@ -16,7 +16,7 @@ from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import importing
 from neoxargs.convert.huggingface.adapters import PeftFolder
 from neoxargs.convert.huggingface.exporting import choose_family, sizes_of
-from neoxargs.train.checkpoint.weights_by_name import rank_slice
+from neoxargs.train.checkpoint.slices import rank_slice
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.parallel.layers import shards_of

@@ -16,7 +16,7 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.neox.loading import weights_of
-from neoxargs.train.checkpoint.weights_by_name import CheckpointWeights, SavedWeights
+from neoxargs.train.checkpoint.weights_by_name import SavedWeights, WeightsByRank
 
 #: Returns what is wrong with a checkpoint, "" if nothing is: `checkpoint_folder.verify`, or one for all ranks together.
 Verify = Callable[[Path], str]
@@ -26,7 +26,7 @@ class BaseWeights(NamedTuple):
     """A frozen model."""
 
     base: Base
-    weights: CheckpointWeights
+    weights: WeightsByRank
 
 
 def of_run(config: Config, checkpoint: Path | None, verify: Verify) -> BaseWeights | None:
@@ -62,7 +62,7 @@ def weights_in(config: Config, folder: Path, verify: Verify) -> BaseWeights | No
     if found is None:
         return None
     require_undamaged(found, verify)
-    inventories = inventory.read(found)
+    inventories = inventory.read_together(found)
     return BaseWeights(Base.of(found), SavedWeights(found, inventories)) if inventories else None
 
 

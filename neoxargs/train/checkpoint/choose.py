@@ -1,7 +1,7 @@
 """Choose the checkpoint that a run loads: the newest one that is undamaged on every host. All ranks agree on it.
 
-Every file is read once and compared with its checksum before any weight is used, by all ranks together. Hosts that see
-the folder on a shared disk divide the files among all their ranks; a host with a folder of its own reads it alone.
+Every file is read once and compared with its checksum before any weight is used, by all ranks together. A thread reads
+while the model is built.
 """
 
 from __future__ import annotations
@@ -9,25 +9,77 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any
-
-import torch.distributed
+from threading import Thread
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.train.checkpoint.readers import Readers, gather
 from neoxargs.train.process.setup import Process
 
 
-def choose(config: Config, root: Path, process: Process) -> Path | None:
-    """Return the checkpoint to load; None if the run starts from scratch. Collective; raises Problems."""
+class Verification:
+    """A thread that reads this rank's share of a checkpoint's files. Making one is collective, as is `damage`."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint, self.readers = checkpoint, Readers.of(checkpoint)
+        self.found: str | Exception = ""
+        self.thread = Thread(target=self._read, name="checksums", daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        try:
+            share = self.readers.number, self.readers.ranks
+            self.found = checkpoint_folder.verify(self.checkpoint, share, threads=_threads())
+        except Exception as error:
+            self.found = error
+
+    def damage(self) -> str:
+        """Wait for all ranks, and return what is wrong with the checkpoint on any host, "" if nothing is."""
+        self.thread.join()
+        if isinstance(self.found, Exception):
+            raise self.found
+        reasons = gather((self.found, socket.gethostname()))
+        reason, host = next(((reason, host) for reason, host in reasons if reason), ("", ""))
+        return f"{reason} on host {host}" if reason and self.readers.apart else reason
+
+
+def damage_on_any_host(checkpoint: Path) -> str:
+    """Return what is wrong with a checkpoint on any host, "" if nothing is. Collective."""
+    return Verification(checkpoint).damage()
+
+
+def begin(config: Config) -> Verification | None:
+    """Begin to read the checkpoint that `choose` will probably choose; None if there is none of deepy's. Collective."""
+    if config.checkpoint.load is None:
+        return None
+    root, iteration = Path(config.checkpoint.load), config.training.iteration
+    names = _names(root) if iteration is None else gather(checkpoint_folder.tag(iteration))[:1]
+    # Rank 0 decides for all ranks whether there is one.
+    has_files = gather(bool(names) and (root / names[0] / checkpoint_folder.FILES).is_file())[0]
+    return Verification(root / names[0]) if has_files else None
+
+
+def choose(config: Config, root: Path, process: Process, begun: Verification | None = None) -> Path | None:
+    """Return the checkpoint to load; None if the run starts from scratch. Collective; raises Problems.
+
+    begun: as `begin` returned it.
+    """
+
+    def damage(checkpoint: Path) -> str:
+        begun_here = begun and begun.checkpoint == checkpoint
+        return begun.damage() if begun and begun_here else damage_on_any_host(checkpoint)
+
     if config.training.iteration is not None:
-        return _checkpoint_of_iteration(root, config.training.iteration)
-    # Rank 0's list: on a shared disk, other ranks may not see the newest folder yet, and all must choose the same.
-    names: list[str] = _gather([checkpoint.name for checkpoint in checkpoint_folder.newest_first(root)])[0]
+        checkpoint = root / checkpoint_folder.tag(config.training.iteration)
+        if reason := damage(checkpoint):
+            what = f"iteration ({config.training.iteration}): {checkpoint} cannot be loaded: {reason}"
+            hint = "remove iteration to load the newest undamaged checkpoint"
+            raise Problems(Problem(what, hint=hint, id="checkpoint-not-usable", about=("iteration", "load")))
+        return checkpoint
     damaged: list[str] = []
-    for checkpoint in (root / name for name in names):
-        reason = damage_on_any_host(checkpoint)
+    for checkpoint in (root / name for name in _names(root)):
+        reason = damage(checkpoint)
         if not reason:
             return checkpoint
         damaged.append(f"{checkpoint.name}: {reason}")
@@ -37,51 +89,19 @@ def choose(config: Config, root: Path, process: Process) -> Path | None:
     return None
 
 
-def damage_on_any_host(checkpoint: Path) -> str:
-    """Return what is wrong with a checkpoint on any host, "" if nothing is. Collective."""
-    folder = _identity(checkpoint)
-    folders = _gather(folder)
-    # The ranks that see the same folder divide its files.
-    readers = [rank for rank, other in enumerate(folders) if other == folder]
-    share = readers.index(torch.distributed.get_rank()), len(readers)
-    reason = checkpoint_folder.verify(checkpoint, share, threads=_threads())
-    reasons = _gather((reason, socket.gethostname()))
-    found = next(((reason, host) for reason, host in reasons if reason), None)
-    if found is None:
-        return ""
-    return found[0] if len(set(folders)) == 1 else f"{found[0]} on host {found[1]}"
+def _names(root: Path) -> list[str]:
+    """Return the names of rank 0's checkpoints, the newest first. Collective.
 
-
-def _identity(checkpoint: Path) -> tuple[object, ...]:
-    """Return what is equal on two hosts only if they see the same folder."""
-    try:
-        stat = (checkpoint / checkpoint_folder.FILES).stat()
-    except OSError:
-        return (socket.gethostname(),)
-    # Hosts with a shared disk see the same file: inode, time and size are those that the server reports.
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    On a shared disk, other ranks may not see the newest folder yet, and all must choose the same.
+    """
+    names: list[str] = gather([checkpoint.name for checkpoint in checkpoint_folder.newest_first(root)])[0]
+    return names
 
 
 def _threads() -> int:
     """Return how many threads read files: the CPU cores of this rank, at most 4."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(4, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
-
-
-def _gather(value: Any) -> list[Any]:
-    """Return the values of all ranks."""
-    values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values
-
-
-def _checkpoint_of_iteration(root: Path, iteration: int) -> Path:
-    checkpoint = root / checkpoint_folder.tag(iteration)
-    if damage := damage_on_any_host(checkpoint):
-        what = f"iteration ({iteration}): {checkpoint} cannot be loaded: {damage}"
-        hint = "remove iteration to load the newest undamaged checkpoint"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-not-usable", about=("iteration", "load")))
-    return checkpoint
 
 
 def _require_first_start(root: Path, save: str | None, damaged: list[str]) -> None:

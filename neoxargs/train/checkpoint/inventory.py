@@ -14,6 +14,7 @@ from torch import nn
 
 from neoxargs.train.checkpoint import expert_files
 from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.checkpoint.readers import Readers, gather
 from neoxargs.train.deepspeed import interface, swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, stage_layers
@@ -72,9 +73,22 @@ def write(engine: interface.Engine, files: RankFiles, complete: bool) -> None:
         files.text(json.dumps({**content, "complete": complete}), files.part / _file_name(content))
 
 
+def files(folder: Path) -> list[Path]:
+    """Return the files of all inventories of a checkpoint; an empty list if it was written without any."""
+    return sorted(folder.glob(f"{PREFIX}*.json"))
+
+
 def read(folder: Path) -> list[Inventory]:
-    """Return all inventories of a checkpoint; an empty list if it was written without any."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{PREFIX}*.json"))]
+    """Return all inventories of a checkpoint."""
+    return [_content(path) for path in files(folder)]
+
+
+def read_together(folder: Path) -> list[Inventory]:
+    """Return all inventories of a checkpoint, of which each rank reads its share. Collective."""
+    readers = Readers.of(folder)
+    own = {path.name: _content(path) for path in files(folder)[readers.number :: readers.ranks]}
+    contents = {name: content for of_rank in gather(own) for name, content in of_rank.items()}
+    return [contents[name] for name in sorted(contents)]
 
 
 def has_same_layout(engine: interface.Engine, folder: Path) -> bool:
@@ -82,9 +96,14 @@ def has_same_layout(engine: interface.Engine, folder: Path) -> bool:
     ours = inventory(engine)
     if ours is None or not (folder / _file_name(ours)).exists():
         return False
-    saved = json.loads((folder / _file_name(ours)).read_text(encoding="utf-8"))
+    saved = _content(folder / _file_name(ours))
     # Through JSON and back, so that tuples compare equal to the saved lists.
     return bool(saved == {**json.loads(json.dumps(ours)), "complete": saved["complete"]})
+
+
+def _content(file: Path) -> Inventory:
+    content: Inventory = json.loads(file.read_text(encoding="utf-8"))
+    return content
 
 
 def _file_name(content: Inventory) -> str:

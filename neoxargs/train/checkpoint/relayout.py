@@ -7,7 +7,7 @@ does not depend on the layout (fp32 weights, Adam's moments, the schedule, the s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import reduce
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.facts.model import REWARD_HEAD
-from neoxargs.train.checkpoint.inventory import Inventory
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.readers import gather
+from neoxargs.train.checkpoint.slices import Slice
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
-    CheckpointWeights,
     SavedWeights,
+    WeightsByRank,
     not_convertible,
-    rank_slice,
     saved_layout,
 )
 from neoxargs.train.deepspeed import interface, swap
@@ -43,7 +44,6 @@ SCHEDULED = ("lr", "betas", "momentum")
 def load(
     engine: interface.Engine,
     folder: Path,
-    inventories: list[Inventory],
     with_optimizer: bool,
     optional: Collection[str] = (),
     only: Collection[str] | None = None,
@@ -53,7 +53,7 @@ def load(
     with_optimizer: restore the optimizer state and the schedule too. optional, only: as of `load_weights`.
     Returns what DeepSpeed's `load_checkpoint` returns as client state. Raises Problems if the checkpoint does not fit.
     """
-    saved = SavedWeights(folder, inventories)
+    saved = SavedWeights(folder, inventory.read_together(folder))
     load_weights(engine, saved, with_optimizer, optional, only)
     if with_optimizer:
         restore_counters(engine, saved, saved.common)
@@ -62,7 +62,7 @@ def load(
 
 def load_weights(
     engine: interface.Engine,
-    saved: CheckpointWeights,
+    saved: WeightsByRank,
     with_optimizer: bool,
     optional: Collection[str] = (),
     only: Collection[str] | None = None,
@@ -88,13 +88,13 @@ def load_weights(
         else:
             for name, weight in weights.items():
                 pieces = [piece for piece in layout.pieces if piece.name == name]
-                _Loader(saved, layout, weight, pieces).load(name, with_optimizer)
+                _Loader(saved, layout, name, weight, pieces).load(with_optimizer)
 
 
 def _fill_partitions(
     zero: interface.Zero3,
     weights: dict[str, nn.Parameter],
-    saved: CheckpointWeights,
+    saved: WeightsByRank,
     layout: OptimizerLayout,
     with_optimizer: bool,
 ) -> None:
@@ -107,73 +107,82 @@ def _fill_partitions(
     zero.checkpoint_event_prologue()
     for name, weight in weights.items():
         if not weight.requires_grad:
-            _Loader(saved, layout, weight, []).load_partition(name)
+            _Loader(saved, layout, name, weight, []).load_partition()
     for group in range(len(layout.tensors)):
         pieces = [piece for piece in layout.pieces if piece.tensor == group and piece.name in weights]
         with swap.in_memory(zero, group):
             for name in dict.fromkeys(piece.name for piece in pieces):
                 parts = [piece for piece in pieces if piece.name == name]
-                _Loader(saved, layout, weights[name], parts).load(name, with_optimizer)
+                _Loader(saved, layout, name, weights[name], parts).load(with_optimizer)
     zero.checkpoint_event_epilogue()
 
 
 class _Loader:
-    """Fills one weight and its optimizer states."""
+    """Fills one weight and its optimizer states with what this rank has of them."""
 
     def __init__(
-        self, saved: CheckpointWeights, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]
+        self,
+        saved: WeightsByRank,
+        layout: OptimizerLayout,
+        name: str,
+        weight: nn.Parameter,
+        pieces: list[Piece],
     ) -> None:
-        self.saved, self.layout, self.weight, self.pieces = saved, layout, weight, pieces
+        """Raises Problems if the checkpoint's weight has another shape."""
+        self.saved, self.layout, self.name, self.weight, self.pieces = saved, layout, name, weight, pieces
+        self.own = Slice(unsharded_shape(weight), shards_of(weight))
+        theirs, ours = saved.shape(name), list(self.own.full)
+        # The checkpoint's vocabulary may be padded to another number of rows.
+        if theirs[1:] != ours[1:] or (theirs[:1] != ours[:1] and name not in VOCABULARY_WEIGHTS):
+            shapes = f"shape {_shape_text(theirs)} in the checkpoint, but this run expects {_shape_text(ours)}"
+            what = f"load ({saved.folder}): {name} has {shapes}"
+            raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
 
-    def load(self, name: str, with_optimizer: bool) -> None:
-        slice_ = self._slice(name, self.saved.full_tensor(name, master=with_optimizer))
-        _set_slice(self.weight, slice_, self.layout, self.pieces)
+    def load(self, with_optimizer: bool) -> None:
+        if self.layout.kind != "zero3":  # under ZeRO-3 the weight itself is empty
+            own = self._elements(0, self.weight.numel(), "", with_optimizer, self.weight.dtype)
+            self.weight.data.copy_(own.view(self.weight.shape))
+        # If the optimizer updates the weights themselves, they are its tensors.
+        for piece in self.pieces if self.layout.kind != "whole" else ():
+            elements = self._elements(piece.begin, piece.length, "", with_optimizer)
+            _in_optimizer(self.layout.tensors[piece.tensor].data, piece).copy_(elements)
         if with_optimizer and self.pieces:
-            for state, number in self.saved.states(name).items():
-                self._load_state(name, state, number)
+            for state, number in self.saved.states(self.name).items():
+                self._load_state(state, number)
 
-    def load_partition(self, name: str) -> None:
+    def load_partition(self) -> None:
         """Fill the partition of a frozen weight under ZeRO-3; the last one of a weight is padded."""
         weight: Any = self.weight
         partition, rank = weight.ds_tensor.data.view(-1), torch.distributed.get_rank(weight.ds_process_group)
-        own = self._slice(name, self.saved.full_tensor(name)).flatten()[rank * len(partition) :][: len(partition)]
-        partition[: len(own)].copy_(own)
+        begin = rank * len(partition)
+        length = min(len(partition), weight.ds_numel - begin)
+        if length > 0:
+            partition[:length].copy_(self._elements(begin, length))
 
-    def _load_state(self, name: str, state: str, number: Any) -> None:
-        slice_ = self._slice(name, self.saved.full_tensor(name, state)) if number is None else None
+    def _load_state(self, state: str, number: Any) -> None:
         if isinstance(number, list | dict | tuple):
             raise not_convertible(self.saved.folder, state)
         for piece in self.pieces:
             tensor = self.layout.tensors[piece.tensor]
             states = self.layout.optimizer.state[tensor]
-            if slice_ is None:
-                states[state] = _step_count(states.get(state), number, tensor, self.layout)
+            if number is not None:
                 # A number, such as Adam's step count: the same for all elements.
+                states[state] = _step_count(states.get(state), number, tensor, self.layout)
                 continue
+            elements = self._elements(piece.begin, piece.length, state)
             # Before the first step the optimizer has no states yet.
             if not isinstance(states.get(state), Tensor):
-                states[state] = torch.zeros_like(tensor, dtype=slice_.dtype)
-            _in_optimizer(states[state], piece).copy_(_in_weight(slice_, piece))
+                states[state] = torch.zeros_like(tensor, dtype=elements.dtype)
+            _in_optimizer(states[state], piece).copy_(elements)
 
-    def _slice(self, name: str, full: Tensor) -> Tensor:
-        """Return this rank's slice of a full weight, after adapting the vocabulary padding to this run's."""
-        expected = unsharded_shape(self.weight)
-        if name in VOCABULARY_WEIGHTS:
-            full = with_rows(full, expected[0])
-        if list(full.shape) != expected:
-            shapes = f"shape {_shape_text(full.shape)} in the checkpoint, but this run expects {_shape_text(expected)}"
-            what = f"load ({self.saved.folder}): {name} has {shapes}"
-            raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
-        # In the order in which `Weights.parameter` sliced it: for tensor parallel ranks, then for expert parallel ones.
-        return reduce(rank_slice, shards_of(self.weight), full)
-
-
-def _set_slice(weight: nn.Parameter, slice_: Tensor, layout: OptimizerLayout, pieces: list[Piece]) -> None:
-    """Set this rank's slice of a weight, and the parts of it that the optimizer has."""
-    if layout.kind != "zero3":  # under ZeRO-3 the weight itself is empty
-        weight.data.copy_(slice_)
-    for piece in pieces:
-        _in_optimizer(layout.tensors[piece.tensor].data, piece).copy_(_in_weight(slice_, piece))
+    def _elements(
+        self, begin: int, length: int, state: str = "", master: bool = False, rounded: torch.dtype | None = None
+    ) -> Tensor:
+        """Return elements of this rank's slice, counted flat. state, master, rounded: as of `SavedWeights.rows`."""
+        width = prod(self.own.shape[1:])
+        first, end = begin // width, -(-(begin + length) // width)
+        rows = self.saved.rows(self.name, self.own, range(first, end), state, master, rounded)
+        return rows.flatten()[begin - first * width :][:length]
 
 
 def set_weight(engine: interface.Engine, name: str, value: Tensor) -> None:
@@ -182,26 +191,16 @@ def set_weight(engine: interface.Engine, name: str, value: Tensor) -> None:
     assert layout is not None
     with torch.no_grad():
         weight = named_weights(engine.module)[name]
-        _set_slice(weight, value.to(weight), layout, [piece for piece in layout.pieces if piece.name == name])
-
-
-def with_rows(full: Tensor, count: int) -> Tensor:
-    """(rows, ...) -> (count, ...): padding rows at the end are dropped, or added with zeros."""
-    if len(full) == count:
-        return full
-    rows = full.new_zeros(count, *full.shape[1:])
-    rows[: min(len(full), count)] = full[:count]
-    return rows
+        weight.data.copy_(value)
+        for piece in layout.pieces:
+            if piece.name == name:
+                elements = weight.data.flatten()[piece.begin : piece.begin + piece.length]
+                _in_optimizer(layout.tensors[piece.tensor].data, piece).copy_(elements)
 
 
 def _in_optimizer(tensor: Tensor, piece: Piece) -> Tensor:
     """View of a piece's elements in the optimizer's tensor."""
     return tensor.view(-1)[piece.start : piece.start + piece.length]
-
-
-def _in_weight(slice_: Tensor, piece: Piece) -> Tensor:
-    """Elements of a piece in this rank's slice of its weight."""
-    return slice_.flatten()[piece.begin : piece.begin + piece.length]
 
 
 def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayout) -> Any:
@@ -217,7 +216,7 @@ def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayo
 
 def _mismatches(
     engine: interface.Engine,
-    saved: CheckpointWeights,
+    saved: WeightsByRank,
     layout: OptimizerLayout | None,
     with_optimizer: bool,
     optional: Collection[str],
@@ -247,12 +246,10 @@ def _mismatches(
 
 def union_over_ranks(names: set[str]) -> set[str]:
     """Return the names that any rank has. Collective."""
-    by_rank: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(by_rank, names)
-    return set().union(*by_rank)
+    return set().union(*gather(names))
 
 
-def restore_counters(engine: interface.Engine, saved: CheckpointWeights, common: Mapping[str, Any]) -> None:
+def restore_counters(engine: interface.Engine, saved: WeightsByRank, common: Mapping[str, Any]) -> None:
     """Restore what DeepSpeed restores besides tensors: schedule, counters, scheduled values, dynamic loss scale.
 
     common: the counters and the state of the schedule.

@@ -22,8 +22,7 @@ from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.train.checkpoint import base, inventory, relayout
-from neoxargs.train.checkpoint.choose import choose, damage_on_any_host
-from neoxargs.train.checkpoint.inventory import Inventory
+from neoxargs.train.checkpoint.choose import Verification, choose, damage_on_any_host
 from neoxargs.train.checkpoint.neox import loading
 from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
@@ -36,7 +35,12 @@ from neoxargs.train.process.setup import Process, set_seeds, suppress_output
 
 
 class Checkpoints(Saver):
-    """The checkpoints of one run. `save` and `load` are collective: every rank calls them."""
+    """The checkpoints of one run. `save` and `load` are collective: every rank calls them.
+
+    begun: the verification of the checkpoint to load, if it was begun before.
+    """
+
+    begun: Verification | None = None
 
     def load(self) -> Position:
         """Restore the run from `load` and return its position; raise Problems if that is impossible.
@@ -57,7 +61,7 @@ class Checkpoints(Saver):
             return self._start()
         if theirs := loading.weights_of(self.config, Path(self.options.load), self.config.training.iteration):
             return self._continue_gpt_neox(theirs)
-        checkpoint = choose(self.config, Path(self.options.load), self.process)
+        checkpoint = choose(self.config, Path(self.options.load), self.process, self.begun)
         if checkpoint is None:
             return self._start()
         state, same_layout = self._load_state(checkpoint)
@@ -121,12 +125,12 @@ class Checkpoints(Saver):
     def _load_state(self, checkpoint: Path) -> tuple[dict[str, Any], bool]:
         """Return DeepSpeed's client state, and whether this run has the layout of the checkpoint."""
         with_optimizer = not (self.options.finetune or self.options.no_load_optim)
-        inventories = inventory.read(checkpoint)
         # Without a weight index, only DeepSpeed can load the checkpoint, and only with the same layout.
-        self._require_same_model(checkpoint, LAYOUT if not inventories else ())
+        has_index = bool(inventory.files(checkpoint))
+        self._require_same_model(checkpoint, () if has_index else LAYOUT)
         if not self.options.finetune:
             self._follow_train_iters(checkpoint)
-        if not inventories:
+        if not has_index:
             # True, because DeepSpeed fails to load files of another layout.
             state, same_layout = self._load_with_deepspeed(checkpoint, with_optimizer), True
         else:
@@ -139,21 +143,21 @@ class Checkpoints(Saver):
             # DeepSpeed's files lack the experts that data parallel ranks divide.
             divides_experts = self.config.parallel.moe_expert_parallel_size > 1
             if self.base:
-                state = self._load_part(checkpoint, inventories, with_optimizer)
+                state = self._load_part(checkpoint, with_optimizer)
             elif same_layout and not (gathers or on_nvme or divides_experts or self._optional()):
                 state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
-                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer, self._optional())
+                state = relayout.load(self.engine, checkpoint, with_optimizer, self._optional())
         # Checkpoints of other programs, and older ones, do not have the number of samples.
         return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same_layout
 
-    def _load_part(self, checkpoint: Path, inventories: list[Inventory], with_optimizer: bool) -> dict[str, Any]:
+    def _load_part(self, checkpoint: Path, with_optimizer: bool) -> dict[str, Any]:
         """Load a model of which a part is frozen: a checkpoint of that part and its base, or of the full model."""
         if checkpoint_folder.recorded_base(checkpoint) is None:
             self.base = Base.of(checkpoint)
-            return relayout.load(self.engine, checkpoint, inventories, with_optimizer, self._optional())
+            return relayout.load(self.engine, checkpoint, with_optimizer, self._optional())
         self._load_base(checkpoint)
-        return relayout.load(self.engine, checkpoint, inventories, with_optimizer, only=self._trained())
+        return relayout.load(self.engine, checkpoint, with_optimizer, only=self._trained())
 
     def _trained(self) -> set[str]:
         """Return the names of the trained weights of all ranks. Collective."""

@@ -1,13 +1,14 @@
 """The weights and optimizer states of a checkpoint by name, assembled from the files of all ranks that wrote it.
 
-Files are memory-mapped, not read: a rank that takes its shard of every weight holds one full tensor at a time.
+Files are memory-mapped, not read: a rank reads only the elements that it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.registry import REGISTRY
 from neoxargs.train.checkpoint.inventory import Inventory
+from neoxargs.train.checkpoint.slices import Slice, common
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.optimizer_layout import Piece
 from neoxargs.train.parallel.layers import TensorShard
@@ -42,7 +44,7 @@ class OptimizerFile(NamedTuple):
 
 
 @dataclass
-class Slice:
+class SavedSlice:
     """A rank's slice of a weight, and the files that hold its elements."""
 
     file: str
@@ -59,7 +61,7 @@ class Slice:
 
 
 class CheckpointWeights(Protocol):
-    """A checkpoint, of this or another program, as `relayout` and `deepy export` read it: see SavedWeights."""
+    """A checkpoint, of this or another program, as `deepy export` reads it: see SavedWeights."""
 
     folder: Path
 
@@ -90,15 +92,29 @@ class CheckpointWeights(Protocol):
     def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor: ...
 
 
+class WeightsByRank(CheckpointWeights, Protocol):
+    """A checkpoint of which every rank reads its part, as `relayout` loads it."""
+
+    def rows(
+        self,
+        name: str,
+        own: Slice,
+        rows: range,
+        state: str = "",
+        master: bool = False,
+        rounded: torch.dtype | None = None,
+    ) -> Tensor: ...
+
+
 class SavedWeights:
     """The weights and optimizer states of a checkpoint, located by its inventories.
 
-    slices: name of a weight -> (tensor parallel rank, expert parallel rank) -> its Slice.
+    slices: name of a weight -> (tensor parallel rank, expert parallel rank) -> its SavedSlice.
     """
 
     def __init__(self, folder: Path, inventories: Sequence[Inventory]) -> None:
         self.folder, self.inventories = folder, inventories
-        self.slices: dict[str, dict[tuple[int, ...], Slice]] = {}
+        self.slices: dict[str, dict[tuple[int, ...], SavedSlice]] = {}
         self.files: dict[str, Any] = {}
         self.optimizer_files: dict[str, OptimizerFile] = {}
         for inventory in inventories:
@@ -141,7 +157,7 @@ class SavedWeights:
             shape[shard.dimension] *= shard.size
         return shape
 
-    def _first_slice(self, name: str) -> Slice:
+    def _first_slice(self, name: str) -> SavedSlice:
         return next(iter(self.slices[name].values()))
 
     def optimizer_file(self, inventory: Inventory) -> OptimizerFile:
@@ -165,26 +181,67 @@ class SavedWeights:
         master: return the optimizer's fp32 master weight, if there is one, instead of the model's weight.
         Raises Problems if the state was not saved element by element.
         """
-        of_tensor, of_experts = self._first_slice(name).shards
-        # Sorted by (tensor parallel rank, expert parallel rank), because groupby joins neighbours only.
-        by_tensor = groupby(sorted(self.slices[name].items()), lambda item: item[0][0])
-        slices = [_joined([self._read(part, state, master) for _, part in parts], of_experts) for _, parts in by_tensor]
-        return _joined(slices, of_tensor)
+        shape = self.shape(name)
+        return self.rows(name, Slice(shape or [1]), range(*shape[:1] or [1]), state, master).view(shape)
 
-    def _read(self, part: Slice, state: str, master: bool) -> Tensor:
+    def rows(
+        self,
+        name: str,
+        own: Slice,
+        rows: range,
+        state: str = "",
+        master: bool = False,
+        rounded: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return rows of a rank's slice of a weight, or of one of its optimizer states, and read nothing else.
+
+        rows: those of the slice, not of the full weight. Rows that the checkpoint does not have are zero.
+        master: as in `full_tensor`; but if the model's weights have the type `rounded`, these are returned.
+        """
+        found, shape = None, [len(rows), *own.shape[1:]]
+        master = master and rounded != self.dtype
+        theirs = self.shape(name) or [1]
+        for part in self.slices[name].values():
+            for first, *others in common(Slice(theirs, [*filter(None, part.shards)]), own, rows):
+                source = self._read(part, range(first.theirs, first.theirs + first.length), state, master)
+                for dimension, interval in enumerate(others, 1):
+                    source = source.narrow(dimension, interval.theirs, interval.length)
+                if list(source.shape) == shape:
+                    return source
+                found = torch.zeros(shape, dtype=source.dtype) if found is None else found
+                target = found
+                for dimension, interval in enumerate((first, *others)):
+                    target = target.narrow(dimension, interval.ours, interval.length)
+                target.copy_(source)
+        return torch.zeros(shape, dtype=self.dtype) if found is None else found
+
+    def _read(self, part: SavedSlice, rows: range, state: str, master: bool) -> Tensor:
+        """Return rows of a saved slice: a view of a file, if one file has them."""
+        shape = [len(rows), *part.shape[1:]]
+        width = prod(shape[1:])
+        begin, end = rows.start * width, rows.stop * width
+        pieces = [
+            (inventory, piece)
+            for inventory, piece in part.pieces.values()
+            if piece.begin < end and begin < piece.begin + piece.length
+        ]
         partitioned = self.inventories[0]["kind"] == "zero3"  # ZeRO-3 saves the weights in the optimizer files only
-        has_master = master and part.pieces and self.optimizer_file(part.first[0]).weights
+        has_master = master and pieces and self.optimizer_file(pieces[0][0]).weights
         if not state and not partitioned and not has_master:
             file = self._file(part.file)
             # Files of the plain engine and of experts have the weights under "module"; those of a pipeline layer have
             # nothing else.
             stored: Tensor = file.get("module", file)[part.key]
-            return stored
-        tensors = [(self._tensor(inventory, piece, state), piece) for inventory, piece in part.pieces.values()]
-        slice_ = torch.empty(part.shape, dtype=tensors[0][0].dtype)
+            return stored.view(part.shape or [1])[rows.start : rows.stop]
+        tensors = [(self._tensor(inventory, piece, state), piece) for inventory, piece in pieces]
+        tensor, piece = tensors[0]
+        if piece.begin <= begin and end <= piece.begin + piece.length:
+            return tensor[begin - piece.begin : end - piece.begin].view(shape)
+        found = torch.empty(end - begin, dtype=tensor.dtype)
         for tensor, piece in tensors:
-            slice_.view(-1)[piece.begin : piece.begin + piece.length] = tensor
-        return slice_
+            low, high = max(begin, piece.begin), min(end, piece.begin + piece.length)
+            found[low - begin : high - begin] = tensor[low - piece.begin : high - piece.begin]
+        return found.view(shape)
 
     def _tensor(self, inventory: Inventory, piece: Piece, state: str) -> Tensor:
         if swapped := inventory.get("swapped", {}).get(str(piece.tensor)):
@@ -211,7 +268,7 @@ class SavedWeights:
         for name, (file, key, shape, *numbers) in inventory["weights"].items():
             shards = _shards(numbers)
             # setdefault: data parallel ranks list the same slices; the first one is taken.
-            self.slices.setdefault(name, {}).setdefault(_slice_ranks(shards), Slice(file, key, shape, shards))
+            self.slices.setdefault(name, {}).setdefault(_slice_ranks(shards), SavedSlice(file, key, shape, shards))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
             _, _, _, *numbers = inventory["weights"][piece.name]
             part = self.slices[piece.name][_slice_ranks(_shards(numbers))]
@@ -227,23 +284,6 @@ def _shards(numbers: list[list[int] | None]) -> list[TensorShard | None]:
 def _slice_ranks(shards: list[TensorShard | None]) -> tuple[int, ...]:
     """Return the tensor parallel rank and the expert parallel rank of a slice."""
     return tuple(shard.rank if shard else 0 for shard in shards)
-
-
-def _joined(slices: list[Tensor], shard: TensorShard | None) -> Tensor:
-    return slices[0] if shard is None or len(slices) == 1 else join_slices(slices, shard)
-
-
-def join_slices(slices: list[Tensor], shard: TensorShard) -> Tensor:
-    """Join the slices of all ranks, in rank order, to the full weight."""
-    # A weight of several parts (a gated projection) is cut part by part, so its parts are joined one by one too.
-    parts = zip(*(slice_.chunk(shard.parts, shard.dimension) for slice_ in slices), strict=True)
-    return torch.cat(list(chain.from_iterable(parts)), shard.dimension)
-
-
-def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
-    """Return the slice of the full weight that the rank `shard.rank` holds."""
-    parts = full.chunk(shard.parts, shard.dimension)
-    return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 
 
 def saved_layout(folder: Path) -> str:

@@ -11,6 +11,7 @@ from neoxargs.config.value import Source, Value
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.train.checkpoint import choose
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.engine import build
 from neoxargs.train.engine.steps import Pipelined, Trainer
@@ -34,9 +35,11 @@ def load_model(
 
     config: as `for_generation` returns. json: DeepSpeed's configuration, as `without_training` returns.
     """
+    begun = choose.begin(config)
     rows = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     trainer = build.build(config, json, rows, mesh, trains=config.zero_optimization.stage == 3)
     checkpoints = Checkpoints(config, trainer.deepspeed, process)
+    checkpoints.begun = begun
     checkpoints.load()
     trainer.deepspeed.eval()
     return trainer, checkpoints.last

@@ -6,7 +6,7 @@ One full tensor is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import Any
 
@@ -28,7 +28,7 @@ from neoxargs.files.neox_checkpoint.optimizer import (
 from neoxargs.files.neox_checkpoint.weights import Found, locate, used_weights
 from neoxargs.train.checkpoint.neox.head_order import join_heads
 from neoxargs.train.checkpoint.neox.tensors import read_parts, read_tensor
-from neoxargs.train.checkpoint.weights_by_name import join_slices
+from neoxargs.train.checkpoint.slices import Slice, join_slices, rank_slice, with_rows
 from neoxargs.train.parallel.layers import TensorShard
 
 
@@ -124,6 +124,22 @@ class NeoxWeights:
         found = self.slices[name]
         parts = self.optimizer.states[state] if state else self.optimizer.masters if master else {}
         return self._join(name, found, parts, summed=not state)
+
+    def rows(
+        self,
+        name: str,
+        own: Slice,
+        rows: range,
+        state: str = "",
+        master: bool = False,
+        rounded: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return rows of a rank's slice; see `SavedWeights.rows`. Reads the full weight.
+
+        rounded: not used, because the weights of several tensor parallel ranks may not be their rounded mean.
+        """
+        full = with_rows(self.full_tensor(name, state, master), own.full[0])
+        return reduce(rank_slice, own.shards, full)[rows.start : rows.stop]
 
     def _join(self, name: str, found: Found, parts: dict[Any, list[Part]], summed: bool) -> Tensor:
         def read(item: int) -> list[Tensor]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.facts.model import parameters
-from neoxargs.train.checkpoint.weights_by_name import rank_slice
+from neoxargs.train.checkpoint.slices import rank_slice
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim.build import parameter_groups

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.train.checkpoint.weights_by_name import join_slices, rank_slice
+from neoxargs.train.checkpoint.slices import join_slices, rank_slice
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.model.gpt import GPT

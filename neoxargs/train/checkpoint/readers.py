@@ -1,0 +1,52 @@
+"""Which ranks see the same folder of a checkpoint, and divide its files among them when all of them are read.
+
+Hosts that see the folder on a shared disk divide the files among all their ranks; a host with a folder of its own reads
+it alone.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed
+
+from neoxargs.files.checkpoints import folder as checkpoint_folder
+
+
+class Readers(NamedTuple):
+    """This rank's share of a folder: number `number` of `ranks`."""
+
+    number: int
+    ranks: int
+    apart: bool
+    """Whether some ranks see another folder."""
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> Readers:
+        """Collective."""
+        folder = _identity(checkpoint)
+        folders = gather(folder)
+        same = [rank for rank, other in enumerate(folders) if other == folder]
+        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        return cls(same.index(rank), len(same), len(set(folders)) > 1)
+
+
+def gather(value: Any) -> list[Any]:
+    """Return the values of all ranks; in a program without ranks, the value alone. Collective."""
+    if not torch.distributed.is_initialized():
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def _identity(checkpoint: Path) -> tuple[object, ...]:
+    """Return what is equal on two hosts only if they see the same folder."""
+    try:
+        stat = (checkpoint / checkpoint_folder.FILES).stat()
+    except OSError:
+        return (socket.gethostname(),)
+    # Hosts with a shared disk see the same file: inode, time and size are those that the server reports.
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
