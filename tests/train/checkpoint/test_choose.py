@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +35,11 @@ def flip(file: Path) -> None:
     file.write_bytes(data)
 
 
-def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> dict[str, Any]:
+def choices(root: str, iterations: dict[str, int | None], hosts: list[str], begins: bool) -> dict[str, Any]:
     """Return for each case the choice of this rank, what it printed, and which files it read.
 
-    hosts: cases in which each rank is a host with folders of its own, below `root/CASE-RANK`.
+    hosts: cases in which each rank is a host with folders of its own, below `root/CASE-RANK`. begins: whether reading
+    begins before.
     """
 
     process = setup.start("gloo", seed=1)
@@ -47,7 +49,8 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> d
         apart = case in hosts
         folder = Path(root, f"{case}-{process.rank}" if apart else case)
         config = SimpleNamespace(
-            training=SimpleNamespace(iteration=iteration), checkpoint=SimpleNamespace(save=str(folder))
+            training=SimpleNamespace(iteration=iteration),
+            checkpoint=SimpleNamespace(save=str(folder), load=str(folder)),
         )
         read: list[str] = []
 
@@ -63,7 +66,8 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> d
             contextlib.redirect_stdout(output),
         ):
             try:
-                chosen = choose.choose(config, folder, process)  # type: ignore[arg-type]
+                begun = choose.begin(config) if begins else None  # type: ignore[arg-type]
+                chosen = choose.choose(config, folder, process, begun)  # type: ignore[arg-type]
                 outcome = chosen and chosen.name
             except Exception as error:
                 outcome = str(error)
@@ -71,8 +75,8 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> d
     return found
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module", params=[False, True], ids=["", "begun"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     root = tmp_path_factory.mktemp("choose")
     cases: dict[str, int | None] = dict.fromkeys(("whole", "flipped", "newer", "all", "hosts", "missing"))
     cases |= {"asked": 2, "asked whole": 1}
@@ -90,7 +94,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         shutil.copytree(root / case, root / f"{case}-1")
     flip(root / "hosts-1" / "global_step2" / "1.pt")
     shutil.rmtree(root / "missing-1" / "global_step2")
-    return run_ranks(choices, 2, str(root), cases, hosts)
+    return run_ranks(choices, 2, str(root), cases, hosts, request.param)
 
 
 def test_the_files_are_divided_among_the_ranks(found):
@@ -139,3 +143,29 @@ def test_hosts_with_folders_of_their_own_read_them_alone_and_agree(found):
     assert {name for name in every if name.startswith("global_step1/")} < set(found[1]["hosts"][2])
     assert [rank["missing"][0] for rank in found] == ["global_step1"] * 2
     assert found[0]["missing"][1].endswith("because it is damaged: it does not exist on host host1\n")
+
+
+def test_files_are_read_while_the_model_is_built(tmp_path):
+    """`begin` returns before a file has been read, and an error in reading is raised where its result is asked for."""
+    write(tmp_path, 1)
+    config: Any = SimpleNamespace(
+        training=SimpleNamespace(iteration=None), checkpoint=SimpleNamespace(load=str(tmp_path))
+    )
+    built = threading.Event()
+
+    def verify(*arguments: Any, **options: Any) -> str:
+        assert built.wait(60)
+        raise ValueError("planted")
+
+    with patch.object(checkpoint_folder, "verify", verify):
+        begun = choose.begin(config)
+        assert begun and begun.thread.is_alive()
+        built.set()
+        with pytest.raises(ValueError, match="planted"):
+            begun.damage()
+
+
+def test_nothing_is_begun_without_a_checkpoint_of_deepy(tmp_path):
+    for load in (None, str(tmp_path), str(tmp_path / "missing")):
+        config: Any = SimpleNamespace(training=SimpleNamespace(iteration=None), checkpoint=SimpleNamespace(load=load))
+        assert choose.begin(config) is None
