@@ -35,11 +35,10 @@ def flip(file: Path) -> None:
     file.write_bytes(data)
 
 
-def choices(root: str, iterations: dict[str, int | None], hosts: list[str], begins: bool) -> dict[str, Any]:
+def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> dict[str, Any]:
     """Return for each case the choice of this rank, what it printed, and which files it read.
 
-    hosts: cases in which each rank is a host with folders of its own, below `root/CASE-RANK`. begins: whether reading
-    begins before.
+    hosts: cases in which each rank is a host with folders of its own, below `root/CASE-RANK`.
     """
 
     process = setup.start("gloo", seed=1)
@@ -48,10 +47,8 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str], begi
     for case, iteration in iterations.items():
         apart = case in hosts
         folder = Path(root, f"{case}-{process.rank}" if apart else case)
-        config = SimpleNamespace(
-            training=SimpleNamespace(iteration=iteration),
-            checkpoint=SimpleNamespace(save=str(folder), load=str(folder)),
-        )
+        folders = SimpleNamespace(save=str(folder), load=str(folder))
+        config = SimpleNamespace(training=SimpleNamespace(iteration=iteration), checkpoint=folders)
         read: list[str] = []
 
         def digest_of(file: Path, read: list[str] = read) -> Any:
@@ -66,7 +63,7 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str], begi
             contextlib.redirect_stdout(output),
         ):
             try:
-                begun = choose.begin(config) if begins else None  # type: ignore[arg-type]
+                begun = choose.begin(config)  # type: ignore[arg-type]
                 chosen = choose.choose(config, folder, process, begun)  # type: ignore[arg-type]
                 outcome = chosen and chosen.name
             except Exception as error:
@@ -75,8 +72,8 @@ def choices(root: str, iterations: dict[str, int | None], hosts: list[str], begi
     return found
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["", "begun"])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     root = tmp_path_factory.mktemp("choose")
     cases: dict[str, int | None] = dict.fromkeys(("whole", "flipped", "newer", "all", "hosts", "missing"))
     cases |= {"asked": 2, "asked whole": 1}
@@ -94,7 +91,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         shutil.copytree(root / case, root / f"{case}-1")
     flip(root / "hosts-1" / "global_step2" / "1.pt")
     shutil.rmtree(root / "missing-1" / "global_step2")
-    return run_ranks(choices, 2, str(root), cases, hosts, request.param)
+    return run_ranks(choices, 2, str(root), cases, hosts)
 
 
 def test_the_files_are_divided_among_the_ranks(found):
