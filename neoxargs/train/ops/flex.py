@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import gcd
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.facts.attention import fits_flex
@@ -22,6 +24,11 @@ from neoxargs.train.ops.sdpa import has_flash_kernel
 from neoxargs.train.ops.sparsity import local_layout
 from neoxargs.train.ops.tables import Tables
 
+#: Tokens in a block: the kernel skips blocks of which no token attends to another block's.
+BLOCK = 128
+#: How many kernels are compiled for the rules and shapes of a model, in training and evaluation; beyond its limit (8 by
+#: default) torch would compute all scores without a kernel.
+KERNELS = 128
 #: Batch element, head, row and column -> whether the row's token attends to the column's.
 Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 #: A score, and where it stands: batch element, head, row and column -> the score that enters the softmax.
@@ -41,7 +48,15 @@ def kernel(compiled: bool) -> Any:
     """Return flex_attention, compiled on GPUs only: uncompiled, as in tests on a CPU, it stores all scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention) if compiled else flex_attention
+    if not compiled:
+        return flex_attention
+    limit = {}
+    if numbers(torch.__version__) >= (2, 13):
+        limit["recompile_limit"] = KERNELS
+    else:  # for all that is compiled
+        torch._dynamo.config.cache_size_limit = max(KERNELS, torch._dynamo.config.cache_size_limit)
+    # fullgraph: an error, rather than attention without a kernel, should it not be compiled.
+    return torch.compile(flex_attention, fullgraph=True, **limit)  # type: ignore[call-overload]
 
 
 def alibi_change(rule: MaskRule, device: torch.device, tables: Tables) -> Change | None:
@@ -65,21 +80,72 @@ def block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor
 
 
 def _built_block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
-    from torch.nn.attention.flex_attention import and_masks, create_block_mask
+    """Return what torch's `create_block_mask` returns for these conditions, which stores several numbers per pair."""
+    from torch.nn.attention.flex_attention import BlockMask, and_masks
 
     conditions: list[Attends] = [_is_before]
-    heads = None
+    layout = None
     if rule.pattern:
-        blocks = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
-        conditions.append(_is_in_layout(blocks, rule.pattern.block))
-        # None: the mask does not depend on the head, and is stored once.
-        heads = len(blocks) if len(blocks) > 1 else None
+        layout = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
+        conditions.append(_is_in_layout(layout, rule.pattern.block))
     if rule.window:
         conditions.append(_is_in_window(rule.window))
     if starts_BS is not None:
         conditions.append(_is_in_document(starts_BS))
-    batch = None if starts_BS is None else len(starts_BS)
-    return create_block_mask(and_masks(*conditions), batch, heads, seq, seq, device=str(device))
+    firsts_BS = _first_columns(rule, seq, device, starts_BS)
+    if rule.pattern is None or layout is None:
+        some_BHQK, all_BHQK = _attending_blocks(firsts_BS, BLOCK)
+    else:
+        some_BHQK, all_BHQK = _attending_blocks_of(layout, rule.pattern.block, firsts_BS)
+    ordered = (*_ordered(some_BHQK & ~all_BHQK), *_ordered(all_BHQK))
+    return BlockMask.from_kv_blocks(*ordered, BLOCK_SIZE=BLOCK, mask_mod=and_masks(*conditions), seq_lengths=(seq, seq))
+
+
+def _first_columns(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None) -> Tensor:
+    """Return the first token that each token attends to, (B or 1, S): without a pattern, to all from there to itself.
+
+    It never decreases along the sequence, because documents follow one another.
+    """
+    rows_S = torch.arange(seq, device=device)
+    firsts_BS = (rows_S - rule.window if rule.window else torch.zeros_like(rows_S)).unsqueeze(0)
+    return firsts_BS if starts_BS is None else torch.maximum(firsts_BS, starts_BS)
+
+
+def _attending_blocks(firsts_BS: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return whether some, and whether all tokens of a block attend to some, or all, of another: (B, 1, Q, K)."""
+    seq, device = firsts_BS.shape[1], firsts_BS.device
+    begins = torch.arange(0, seq, size, device=device)
+    ends = begins + size - 1
+    first_BQ = firsts_BS[:, begins]  # of the block's first token
+    last_BQ = firsts_BS[:, ends.clamp(max=seq - 1)]
+    some_BQK = (first_BQ[..., None] <= ends) & (begins[:, None] >= begins)
+    # The last block may be shorter; its remainder attends to nothing.
+    all_BQK = (last_BQ[..., None] <= begins) & (begins[:, None] >= ends) & (ends[:, None] < seq)
+    return some_BQK.unsqueeze(1), all_BQK.unsqueeze(1)
+
+
+def _attending_blocks_of(layout: Tensor, block: int, firsts_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `_attending_blocks` within a layout (N, blocks, blocks), by squares that are in one of its blocks each."""
+    size = gcd(block, BLOCK)
+    some, whole = _attending_blocks(firsts_BS, size)
+    count, each = some.shape[-1], BLOCK // size
+    squares = layout.repeat_interleave(block // size, 1).repeat_interleave(block // size, 2)[:, :count, :count]
+    missing = -count % each
+
+    def tiles(found: Tensor) -> Tensor:
+        """(B, N, Q, K, squares of a block)."""
+        padded = F.pad(found & squares, (0, missing, 0, missing))
+        squares_BNQKs: Tensor = padded.unflatten(-1, (-1, each)).unflatten(-3, (-1, each)).transpose(-2, -3).flatten(-2)
+        return squares_BNQKs
+
+    return tiles(some).any(-1), tiles(whole).all(-1)
+
+
+def _ordered(found_BHQK: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each row of blocks how many it reads, and their numbers first."""
+    found = found_BHQK.to(torch.int32)
+    order = found.argsort(dim=-1, descending=True, stable=True)
+    return found.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
 def _layout(rule: MaskRule, device: torch.device) -> Tensor:

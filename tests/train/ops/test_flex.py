@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.torch_version import TorchVersion
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.documents import document_starts
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.ops import flex, sdpa
+from neoxargs.train.ops import flex, sdpa, sparsity
+from neoxargs.train.ops.mask_rule import MaskRule
+from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.layers import Weights
 from tests.support.small_gpt import VOCABULARY, small
 
@@ -125,3 +131,97 @@ def test_layers_with_random_blocks_share_one_kernel(monkeypatch: pytest.MonkeyPa
         rules.add(layer.masks.rule)
         layer._attend(*torch.randn(3, 2, 4, SEQ, 8), None, 0.0)
     assert len(rules) == 12 and len(graphs) == 1
+
+
+BLOCK_MASK = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+              "full_q_num_blocks", "full_q_indices")  # fmt: skip
+
+
+def random_rule(draw: random.Random) -> tuple[MaskRule, int, torch.Tensor | None]:
+    """Return a rule of windows and patterns, a length, and where documents of two samples begin."""
+    seq, pattern = draw.randrange(1, 700), None
+    if draw.random() < 0.4:
+        block = draw.choice([2, 16, 48, 64, 256])
+        seq = block * draw.randrange(1, max(2, 700 // block))
+        kind = draw.choice(["bigbird", "local", "sparse_fixed"])
+        pattern = sparsity.Pattern(kind, seq, 3, block, different_layout_per_head=draw.random() < 0.5)
+    starts = None
+    if draw.random() < 0.7:
+        starts = torch.zeros(2, seq, dtype=torch.int64)
+        for sample in starts:
+            for begin in sorted([*draw.sample(range(seq), min(seq, draw.randrange(9))), min(seq - 1, 128)]):
+                sample[begin:] = begin
+    return MaskRule(pattern, draw.choice([0, 0, 1, 127, 128, 129, 300, 2000])), seq, starts
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_block_masks_are_those_of_torch(seed: int) -> None:
+    """What every token attends to decides torch's own; ours is computed from the first tokens of rows and blocks."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    draw = random.Random(seed)
+    for _ in range(12):
+        rule, seq, starts = random_rule(draw)
+        ours = flex.block_mask(rule, seq, torch.device("cpu"), starts, Tables())
+        heads = 3 if rule.pattern and rule.pattern.different_layout_per_head else None
+        theirs = create_block_mask(ours.mask_mod, None if starts is None else 2, heads, seq, seq, device="cpu")
+        assert (ours.BLOCK_SIZE, ours.seq_lengths) == (theirs.BLOCK_SIZE, theirs.seq_lengths)
+        for name in BLOCK_MASK:
+            torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=0, atol=0, msg=f"{rule} {name}")
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that an operator returned."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor):
+                self.bytes = max(self.bytes, each.nbytes)
+        return result
+
+
+@pytest.mark.parametrize("rule", [MaskRule(), MaskRule(window=300)], ids=["documents", "documents and window"])
+def test_block_masks_need_no_tensor_of_all_pairs(rule: MaskRule) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    seq = 4096
+    starts = document_starts(torch.arange(2 * seq).view(2, seq) % 1000, EOD)
+    with Largest() as seen:
+        mask = flex.block_mask(rule, seq, torch.device("cpu"), starts, Tables())
+    assert 0 < seen.bytes <= starts.nbytes
+    with Largest() as torchs:
+        create_block_mask(mask.mask_mod, 2, None, seq, seq, device="cpu")
+    assert torchs.bytes >= 2 * seq**2
+
+
+@pytest.mark.slow
+def test_every_rule_has_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rules than the 8 graphs of a function for which torch compiles it by default, in training and evaluation."""
+    graphs: list[Any] = []
+
+    def counted(function: Any, **options: Any) -> Any:
+        return compiled(function, backend=lambda graph, _: graphs.append(graph) or graph, **options)
+
+    compiled, made = torch.compile, flex.kernel.__wrapped__
+    monkeypatch.setattr(torch, "compile", counted)
+    query, key, value = torch.randn(3, 2, 4, SEQ, 8)
+    starts = document_starts(torch.arange(2 * SEQ).view(2, SEQ) % 7, EOD)
+
+    def compute_all() -> None:
+        kernel = made(True)
+        monkeypatch.setattr(flex, "kernel", lambda compiled: kernel)
+        for softcap, window, begins in itertools.product((None, 50.0), (None, 3), (None, starts)):
+            layer = attention(torch.float32, attn_logit_softcapping=softcap, sliding_window_width=window)
+            for trains in (True, False):
+                with torch.set_grad_enabled(trains):
+                    layer.scores.in_flex(query, key, value, layer.masks.rule, begins, Tables())
+
+    compute_all()
+    assert len(graphs) == 16
+    torch.compiler.reset()
+    monkeypatch.setattr(flex, "KERNELS", 2)
+    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+        compute_all()
