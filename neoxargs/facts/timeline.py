@@ -14,6 +14,7 @@ from neoxargs.facts.lr_schedule import LearningRateCurve, rates
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.optimizers import moments
 from neoxargs.facts.trained import trained_parameters
+from neoxargs.facts.weight_decay import WeightDecay
 from neoxargs.registry.checkpoint import Checkpoint
 
 #: Iterations at which the learning rate is computed.
@@ -112,6 +113,16 @@ class Timeline(Record):
         near = range(max(first, highest - step), min(last, highest + step) + 1)
         peak = max(near, key=lambda iteration: rate(iteration - 1))
         return sorted({**curve, peak: rate(peak - 1)}.items())
+
+    @cached_property
+    def weight_decay(self) -> WeightDecay:
+        return WeightDecay.of(self.config.get)
+
+    @property
+    def weight_decays(self) -> list[tuple[int, float]]:
+        """Iteration, counted from 1, and its weight decay: evenly spaced over those that are left, with the last."""
+        first, last, step = min(self.start + 1, self.iterations), self.iterations, max(1, self.iterations // POINTS)
+        return [(each, self.weight_decay.after(each - 1)) for each in sorted({*range(first, last, step), last})]
 
     @cached_property
     def evaluations(self) -> list[int]:

@@ -8,7 +8,7 @@ from html import escape
 from neoxargs.base.charts.line_chart import PHONE, Chart, Point, Series, draw, figure
 from neoxargs.base.text import format_count, format_percent
 from neoxargs.facts.timeline import Timeline
-from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves
+from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves, weight_decay
 
 #: Colours of the curves of sources, legible on a light and a dark ground.
 SOURCE_COLOURS = ("#2563eb", "#d97706", "#0f9d58", "#a855f7", "#e2605f", "#0ea5b7", "#c9a227", "#9a9aa6")
@@ -23,6 +23,7 @@ def section(timeline: Timeline, measured: Sequence[Point] = ()) -> str:
     """
     rows = {
         "learning rate": [learning_rate(timeline)],
+        "weight decay": [weight_decay(timeline)] if timeline.weight_decay.changes else [],
         "batch size": [batch_sizes(timeline)] if timeline.sizes.changes else [],
         "evaluation": [evaluation(timeline)],
         "checkpoints": [saves(timeline)],
@@ -46,6 +47,9 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
     rates = [Series("planned", "train", [(float(iteration), rate) for iteration, rate in timeline.learning_rate])]
     rates += [Series("measured", "validation", measured)] if measured else []
     yield Chart("Learning rate", "", rates, steps=steps)
+    if timeline.weight_decay.changes:
+        decays = [(float(iteration), decay) for iteration, decay in timeline.weight_decays]
+        yield Chart("Weight decay", "", [Series("weight decay", "test", decays)], steps=steps)
     if len(timeline.batches) > 1:
         yield Chart("Batch size", "samples", [Series("batch size", "train", _stairs(timeline))], steps=steps)
     epochs = [

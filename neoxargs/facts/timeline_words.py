@@ -25,6 +25,12 @@ def learning_rate(timeline: Timeline) -> str:
     return ", ".join(f"{rate(iteration - 1):.3g} in iteration {iteration:,}" for iteration in sorted(chosen))
 
 
+def weight_decay(timeline: Timeline) -> str:
+    """Return the weight decay of the first iteration that is left, and of the last."""
+    (first, before), *_, (last, after) = timeline.weight_decays * 2
+    return f"{before:.3g} in iteration {first:,}, {timeline.weight_decay.style} to {after:.3g} in iteration {last:,}"
+
+
 def batch_sizes(timeline: Timeline) -> str:
     """Return the sizes of the batch and the iterations in which they begin, as many as fit into a line."""
     found = timeline.batches

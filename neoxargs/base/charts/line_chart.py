@@ -306,6 +306,7 @@ dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
 .charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 12px; }}
 figure {{ margin: 0; padding: 12px 8px 4px; }} .wide {{ margin-bottom: 12px; }}
 figure > svg {{ display: block; width: 100%; height: auto; }}
+.charts svg {{ margin: auto; max-width: 460px; }}
 figure > .phone {{ display: none; margin: auto; max-width: 640px; }}
 @media (max-width: 900px) {{ .wide > svg {{ display: none; }} .wide > .phone {{ display: block; }} }}
 {CHART}"""

@@ -57,6 +57,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "tokens": timeline.tokens_left,
         "batch": [{"from": iteration, "samples": size} for iteration, size in timeline.batches],
         "learning_rate": timeline.learning_rate,
+        "weight_decay": timeline.weight_decays if timeline.weight_decay.changes else [],
         "data": [
             {
                 "source": each.name,

@@ -15,7 +15,7 @@ from neoxargs.base.text import (
 )
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.description import batch_equation, counted
-from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves
+from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves, weight_decay
 from neoxargs.plan.output.wording import priced, ranged, verdict
 from neoxargs.runs.summary import LABEL, WIDTH
 
@@ -32,6 +32,7 @@ def to_text(forecast: Forecast) -> str:
         ("", [time(forecast)] if forecast.timeline.left else []),
         ("memory", [verdict(forecast.plan)]),
         ("lr", [learning_rate(forecast.timeline)]),
+        ("", [f"weight decay {weight_decay(forecast.timeline)}"] if forecast.timeline.weight_decay.changes else []),
         ("batch", [batch_equation(forecast.config)]),
         ("", [batch_sizes(forecast.timeline)] if forecast.timeline.sizes.changes else []),
         ("data", list(_data(forecast))),

@@ -89,6 +89,17 @@ def test_a_ramp_of_the_batch(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert in_full_batches < found["seconds"]["training"] < constant["seconds"]["training"]
 
 
+def test_a_weight_decay_that_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = "weight_decay_incr_style: linear\nstart_weight_decay: 0.1\nend_weight_decay: 0.3\n"
+    found = forecast(MIXTURE + changes, capsys, "--html", "page.html")["weight_decay"]
+    assert [iteration for iteration, _ in found] == list(range(1, 101))
+    assert [decay for _, decay in found] == pytest.approx([0.1 + 0.002 * done for done in range(100)])
+    assert "Weight decay" in Path("page.html").read_text()
+    assert main(["preview", *text_of(MIXTURE + changes).split()]) == 0
+    pinned([line for line in capsys.readouterr().out.splitlines() if "weight decay" in line])
+    assert forecast(MIXTURE, capsys)["weight_decay"] == []
+
+
 def test_epochs_of_a_mixture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """100 iterations of 2 samples of 32 tokens: 1,600 tokens of code and 4,800 of web."""
     found = {each["source"]: each for each in forecast(MIXTURE, capsys, "--set", "train_iters=400")["data"]}
