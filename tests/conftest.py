@@ -17,8 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As for an installed package: otherwise every process compiles the sources, which takes longer than `deepy check`.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Under nohup, all child processes would ignore the SIGHUP that some tests send.
+# Under nohup, or with & in a script, all child processes would ignore the SIGHUP and SIGINT that some tests send.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.fixtures"]
 #: Warnings that torch raises about its own code while DeepSpeed is imported.
