@@ -373,8 +373,8 @@ class Fusion(Group, origin="Meg", effect="model"):
     and additions in fewer kernels; on GPUs, without tensor parallelism, the cross entropy too. The first steps take
     minutes longer. Losses are equal except for rounding; dropout masks differ. A run begins only if the compiled layers
     have the gradients of uncompiled ones (not compared with dropout, experts or ZeRO stage 3). Needs Triton and a C
-    compiler on GPUs, a C++ compiler on CPUs. Communication between tensor parallel ranks divides a layer into parts,
-    which are compiled separately."""
+    compiler on GPUs, a C++ compiler on CPUs. What tensor parallel ranks communicate is in the compiled layers, which no
+    GPU has run yet; `attention_dropout`, and with `sequence_parallel` `hidden_dropout`, divides these into parts."""
 
     rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
     """With `pos_emb: rotary`, rotates queries in one kernel and keys in another; torch.compile generates both on a GPU.

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from neoxargs.train.process.shared_memory import Channel
 
@@ -21,6 +22,8 @@ OPERATORS = (
     "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced", "scatter", "send",
 )  # fmt: skip
+#: What compiled graphs call. The compiler itself must find them unchanged.
+FUNCTIONAL = ("all_gather_into_tensor", "all_reduce", "all_reduce_", "reduce_scatter_tensor")
 
 
 class Collective(NamedTuple):
@@ -36,8 +39,8 @@ class Collective(NamedTuple):
 
 
 @contextmanager
-def logged() -> Iterator[list[Collective]]:
-    """Record what this process sends within the block."""
+def logged(compiled: bool = False) -> Iterator[list[Collective]]:
+    """Record what this process sends within the block. compiled: in compiled graphs too, none of which is new."""
     found: list[Collective] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in OPERATORS:
@@ -45,6 +48,9 @@ def logged() -> Iterator[list[Collective]]:
                 patch.setattr(dist.ProcessGroup, name, _recording(name, getattr(dist.ProcessGroup, name), found))
         for name in ("start_all_reduce", "broadcast"):
             patch.setattr(Channel, name, _of_channel(name, getattr(Channel, name), found))
+        for name in FUNCTIONAL if compiled else ():
+            operator = getattr(torch.ops._c10d_functional, name)
+            patch.setattr(operator, "default", _of_graph(name, operator.default, found))
         yield found
 
 
@@ -78,5 +84,15 @@ def _of_channel(name: str, inner: Any, found: list[Collective]) -> Any:
         peer = arguments[0] if name == "broadcast" else None
         found.append(Collective(name, tuple(range(channel.size)), peer, ((x.dtype, x.numel()),)))
         return inner(channel, x, *arguments)
+
+    return call
+
+
+def _of_graph(name: str, inner: Any, found: list[Collective]) -> Any:
+    def call(x: Tensor, *arguments: Any) -> Tensor:
+        resolve: Any = distributed_c10d
+        ranks = tuple(dist.get_process_group_ranks(resolve._resolve_process_group(arguments[-1])))
+        found.append(Collective(name, ranks, None, ((x.dtype, x.numel()),)))
+        return inner(x, *arguments)  # type: ignore[no-any-return]
 
     return call

@@ -127,7 +127,9 @@ def start_and_step(layout: Layout, planted: bool = False) -> Seen:
     random = torch.Generator().manual_seed(place.data.rank)
     tokens = torch.randint(VOCABULARY.size, (MICRO_BATCH, config.shape.seq_length), generator=random)
     batches = itertools.repeat(MicroBatch(tokens, tokens)) if trainer.reads_data else None
-    with logged() as step:
+    if config.fusion.compile_layers:
+        trainer.take_step(batches, (0, 0))
+    with logged(config.fusion.compile_layers) as step:
         if planted:
             dist.all_reduce(torch.ones(1), group=place.data.group)
         trainer.take_step(batches, (0, 0))

@@ -1,7 +1,8 @@
 """`compile_layers`: torch.compile makes the kernels of the transformer layers.
 
-Layers that are alike share their kernels. torch divides a layer where it cannot compile a call, such as a collective
-operation. Embedding and output layer are not compiled; the cross entropy is by itself (train/losses).
+Layers that are alike share their kernels. The collectives of tensor parallel ranks are in the graph
+(train/process/collectives.py). torch divides a layer where it cannot compile a call, such as dropout whose masks differ
+between ranks. Embedding and output layer are not compiled; the cross entropy is by itself (train/losses).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from neoxargs.train.model.blocks.sequential import TransformerBlock
 from neoxargs.train.model.experts.layer import Experts
 from neoxargs.train.ops.fused import should_compile
 
+#: The compiler would sort operations for less memory, and move the products that overlap with a collective behind it.
+OPTIONS = {"reorder_for_peak_memory": False}
+
 
 def compile_layers(module: nn.Module, device: torch.device) -> None:
     """Compile this rank's transformer layers, each when it first runs; raise Problems on a GPU without Triton."""
@@ -27,4 +31,5 @@ def compile_layers(module: nn.Module, device: torch.device) -> None:
             layer.attention.prepare_for_compilation(device)
             if isinstance(layer.mlp, Experts):  # how many tokens an expert has differs from step to step
                 layer.mlp.forward = torch.compiler.disable(layer.mlp.forward)  # type: ignore[method-assign]
-            layer.compile(dynamic=False)  # sequences have one length, and a recomputed layer must run the same graph
+            # Sequences have one length, and a recomputed layer must run the same graph.
+            layer.compile(dynamic=False, options=OPTIONS)

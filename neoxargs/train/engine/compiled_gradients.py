@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.base.problems import Problem, Problems
@@ -33,6 +35,7 @@ def check_gradients(
 ) -> None:
     """Raise Problems if a compiled layer or the compiled cross entropy has another gradient than the uncompiled one.
 
+    Collective: all ranks of the run stop if one of them has found a difference.
     samples: of a micro batch. Draws none of the run's random numbers. Not compared are layers with dropout, whose masks
     differ; layers of experts, of which a part is not compiled; and layers of ZeRO-3, whose weights are on other ranks.
     """
@@ -46,13 +49,25 @@ def check_gradients(
             tokens, uncompiled = samples * config.shape.seq_length, replace(loss, compiled=False)
             compiled, expected = (gradient_of_slice(each, tokens, kind, device) for each in (loss, uncompiled))
             errors["cross entropy"] = _distance(compiled, expected)
-    wrong = {name: error for name, error in errors.items() if not error <= LIMITS[kind.itemsize]}  # NaN too
+    wrong = _of_all_ranks(
+        {name: error for name, error in errors.items() if not error <= LIMITS[kind.itemsize]}
+    )  # NaN too
     if wrong:
         worst = sorted(wrong, key=lambda name: -wrong[name])[:5]
         found = ", ".join(f"{name} by {wrong[name]:.0%}" for name in worst)
         what = f"torch {torch.__version__} compiles layers whose gradients differ from those of the uncompiled: {found}"
         hint = "remove compile_layers, or try another version of torch"
         raise Problems(Problem(what, hint=hint, id="compiled-gradients", about=("compile_layers",)))
+
+
+def _of_all_ranks(wrong: dict[str, float]) -> dict[str, float]:
+    """Return what is wrong on any rank, so that all stop: a rank that went on would wait for the others."""
+    if not dist.is_initialized():
+        return wrong
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, wrong)
+    names = {name for each in found for name in each}
+    return {name: max(each[name] for each in found if name in each) for name in names}
 
 
 def _compared(module: nn.Module, config: Config) -> list[tuple[str, nn.Module]]:

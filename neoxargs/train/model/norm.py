@@ -17,7 +17,7 @@ from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.communicate import register_gradient_sum
 from neoxargs.train.parallel.init import ones
 from neoxargs.train.parallel.layers import Weights
-from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.process.collectives import start_sum
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
@@ -119,9 +119,7 @@ def _sum_over_heads(x_BSKGH: Tensor, axis: Axis) -> Tensor:
     """Return the sums over the heads of all ranks, (B, S, 1, 1, 1)."""
     # One number per token, so that the all-reduce is small.
     total = x_BSKGH.sum((-3, -2, -1), keepdim=True).contiguous()
-    if axis.size > 1:
-        all_reduce(total, group=axis.group)
-    return total
+    return total if axis.size == 1 else start_sum(total, axis.group)()
 
 
 class OnePlusWeight(nn.Module):

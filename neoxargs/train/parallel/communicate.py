@@ -10,7 +10,7 @@ contiguous, and its other mappings need CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from neoxargs.train.autograd import apply
-from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.process.collectives import all_reduce, gather, start_scatter, start_sum
 from neoxargs.train.process.mesh import Axis
 
 
@@ -113,10 +113,9 @@ class _Multiply(torch.autograd.Function):
         # x is None if the weight is frozen; the collective is needed in any case, for the layers before.
         x, weight = ctx.saved_tensors
         x_gradient = gradient @ weight
-        work = all_reduce(x_gradient, group=ctx.group, async_op=True)
+        wait = start_sum(x_gradient, ctx.group)
         weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
-        work.wait()
-        return x_gradient, weight_gradient, bias_gradient, None
+        return wait(), weight_gradient, bias_gradient, None
 
 
 def _input_to_save(ctx: Any, x: Tensor) -> Tensor | None:
@@ -146,11 +145,24 @@ class _GatherAndMultiply(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         shard, weight = ctx.saved_tensors
         # Both collectives are started in the same order on every rank: scatter of x's gradient, then gather of x.
-        x_gradient, work = _scattered(gradient @ weight, ctx.axis)
+        x_gradient = gradient @ weight
+        wait = _scattered(x_gradient, ctx.axis)
+        if shard is not None and torch.compiler.is_compiling():
+            shard = _copy_after(shard, x_gradient)  # else the compiler would gather once, and store the result
         x = None if shard is None else _gathered(shard, ctx.axis)
         weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
-        work.wait()
-        return x_gradient, weight_gradient, bias_gradient, None
+        return wait(), weight_gradient, bias_gradient, None
+
+
+@torch.library.custom_op("neoxargs::copy_after", mutates_args=())
+def _copy_after(x: Tensor, earlier: Tensor) -> Tensor:
+    """Return a copy of x, which a compiled graph makes when it has `earlier`."""
+    return x.clone()
+
+
+@_copy_after.register_fake
+def _(x: Tensor, earlier: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 class _Gather(torch.autograd.Function):
@@ -161,9 +173,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        shard, work = _scattered(gradient, ctx.axis)
-        work.wait()
-        return shard, None
+        return _scattered(gradient, ctx.axis)(), None
 
 
 class _GatherReplicated(_Gather):
@@ -177,9 +187,7 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
         ctx.axis = axis
-        shard, work = _scattered(x, axis)
-        work.wait()
-        return shard
+        return _scattered(x, axis)()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -188,27 +196,13 @@ class _Scatter(torch.autograd.Function):
 
 def _gathered(shard: Tensor, axis: Axis) -> Tensor:
     # (ranks, B, S / ranks, …): collectives concatenate along the first dimension only.
-    shards = shard.new_empty((axis.size, *shard.shape))
-    if has_flat_collectives(axis.group):
-        dist.all_gather_into_tensor(shards, shard.contiguous(), group=axis.group)
-    else:
-        dist.all_gather(list(shards), shard.contiguous(), group=axis.group)
-    return shards.transpose(0, 1).flatten(1, 2)
+    return gather(shard.contiguous(), axis.group).transpose(0, 1).flatten(1, 2)
 
 
-def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
-    """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
+def _scattered(x: Tensor, axis: Axis) -> Callable[[], Tensor]:
+    """Start a reduce-scatter; return what waits for this rank's shard."""
     # (ranks, B, S / ranks, …)
-    summands = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
-    local = torch.empty_like(summands[0])
-    if has_flat_collectives(axis.group):
-        return local, dist.reduce_scatter_tensor(local, summands, group=axis.group, async_op=True)
-    return local, dist.reduce_scatter(local, list(summands), group=axis.group, async_op=True)
-
-
-def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
-    """Whether the backend gathers into one tensor, and scatters one; NCCL copies a list into one first, and back."""
-    return dist.get_backend(group) != "gloo"
+    return start_scatter(x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous(), axis.group)
 
 
 class _Copy(torch.autograd.Function):
@@ -219,19 +213,16 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        gradient = gradient.contiguous()
-        all_reduce(gradient, group=ctx.group)
-        return gradient, None
+        return start_sum(gradient.contiguous(), ctx.group)(), None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
         assert x.is_contiguous()
-        # all_reduce works in place, so autograd has to know that x is overwritten.
-        ctx.mark_dirty(x)
-        all_reduce(x, group=axis.group)
-        return x
+        if not torch.compiler.is_compiling():
+            ctx.mark_dirty(x)  # autograd has to know that x is overwritten
+        return start_sum(x, axis.group)()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

@@ -6,9 +6,10 @@ one machine. A group of other code with the same ranks uses the same channel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -74,6 +75,77 @@ def reduce_scatter(own: Tensor, x: Tensor, group: dist.ProcessGroup | None = Non
         return scatter(own, x, group=group, async_op=async_op)
     reduction = channel.start_all_reduce(x)
     return reduction if async_op else reduction.wait()
+
+
+def start_sum(x: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
+    """Start to sum the contiguous x over the ranks; return what waits for the sum, and returns it.
+
+    The sum is written over x, but for compiled graphs, in which only functional operations can be.
+    """
+    if torch.compiler.is_compiling():
+        return _when_done(_functional.all_reduce(x, "sum", _name(group)))
+    work = all_reduce(x, group=group, async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        return x
+
+    return finish
+
+
+def start_scatter(summands: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
+    """Start to sum the contiguous (ranks, …) over the ranks; return what waits for this rank's part, (…)."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    flat = has_flat_collectives(group)
+    if torch.compiler.is_compiling():
+        if not flat:
+            summed = start_sum(summands, group)
+            return lambda: summed()[rank]
+        part = _functional.reduce_scatter_tensor(summands.flatten(0, 1), "sum", size, _name(group))
+        return _when_done(part)
+    local = torch.empty_like(summands[0])
+    if flat:
+        work = dist.reduce_scatter_tensor(local, summands, group=group, async_op=True)
+    else:
+        work = dist.reduce_scatter(local, list(summands), group=group, async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        return local
+
+    return finish
+
+
+def gather(shard: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Return the contiguous shards of all ranks: (…) -> (ranks, …)."""
+    size = dist.get_world_size(group)
+    if torch.compiler.is_compiling():
+        shards = _when_done(_functional.all_gather_into_tensor(shard, size, _name(group)))()
+        return shards.view(size, *shard.shape)
+    shards = shard.new_empty((size, *shard.shape))
+    if has_flat_collectives(group):
+        dist.all_gather_into_tensor(shards, shard, group=group)
+    else:
+        dist.all_gather(list(shards), shard, group=group)
+    return shards
+
+
+def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
+    """Whether the backend gathers into one tensor, and scatters one; NCCL copies a list into one first, and back."""
+    return dist.get_backend(group) != "gloo"
+
+
+#: Collectives that return new tensors, which torch.compile can have in a graph.
+_functional: Any = torch.ops._c10d_functional
+
+
+def _when_done(started: Tensor) -> Callable[[], Tensor]:
+    return lambda: _functional.wait_tensor(started)
+
+
+def _name(group: dist.ProcessGroup | None) -> str:
+    assert group is not None
+    return group.group_name
 
 
 def _ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.base.problems import Problems
@@ -46,7 +47,7 @@ def check(
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=with_fault(forward), bw_compiler=with_fault(backward))
-    monkeypatch.setattr(torch, "compile", lambda function, **options: COMPILE(function, backend=backend, **options))
+    monkeypatch.setattr(torch, "compile", lambda function, **_: COMPILE(function, backend=backend, dynamic=False))
     config = small(**changes)
     model = randomised(GPT(config, VOCABULARY, Weights(), Shared())).train()
     compile_layers(model, CPU)
@@ -101,17 +102,18 @@ ENGINES = {
 }  # fmt: skip
 
 
-def refused_by_engines(trials: dict[str, Trial]) -> dict[str, list[str]]:
-    """Return the ids of what refuses to build each engine with backward passes that return zeros."""
+def refused_by_engines(trials: dict[str, Trial], faulty: list[int]) -> dict[str, list[str]]:
+    """Return the ids of what refuses to build each engine with backward passes that return zeros on faulty ranks."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     def zeros(graph: Any, inputs: Any) -> Any:
-        results = lambda values: [x * 0 if isinstance(x, Tensor) else x for x in graph(*values)]  # noqa: E731
+        wrong = dist.get_rank() in faulty
+        results = lambda values: [x * 0 if wrong and isinstance(x, Tensor) else x for x in graph(*values)]  # noqa: E731
         return make_boxed_func(lambda *values: results(values))
 
     backend = aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graph.forward), bw_compiler=zeros)
-    torch.compile = lambda function, **options: COMPILE(function, backend=backend, **options)
+    torch.compile = lambda function, **_: COMPILE(function, backend=backend, dynamic=False)
     setup.start("nccl", seed=1)
     found = {}
     for name, trial in trials.items():
@@ -126,8 +128,10 @@ def refused_by_engines(trials: dict[str, Trial]) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_every_engine_refuses_to_begin() -> None:
-    for found in run_ranks(refused_by_engines, 2, ENGINES, timeout=280):
+@pytest.mark.parametrize("faulty", [[0, 1], [1]], ids=["all ranks", "one rank"])
+def test_every_engine_refuses_to_begin(faulty: list[int]) -> None:
+    """With all ranks of a run, whichever has the fault: one that went on would wait for the others."""
+    for found in run_ranks(refused_by_engines, 2, ENGINES, faulty, timeout=280):
         assert found == {name: ["compiled-gradients"] for name in ENGINES}
 
 

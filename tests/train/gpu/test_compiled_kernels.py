@@ -27,24 +27,32 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "Llama 3": {"pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu", "num_kv_heads": 2,
                 "use_bias_in_mlp": False, "use_bias_in_attn_linear": False},
 }  # fmt: skip
+DIVIDED = {
+    "tp2": BLOCKS["Llama 3"] | {"model_parallel_size": 2},
+    "sequence_parallel": BLOCKS["Llama 3"] | {"model_parallel_size": 2, "sequence_parallel": True},
+}
 #: Name, bytes of shared memory, bytes of code; and whether it fits.
 Found = dict[str, list[tuple[str, int, int, bool]]]
 
 
-def compile_blocks(capability: tuple[int, int]) -> Found:
+def compile_blocks(capability: tuple[int, int], blocks: dict[str, dict[str, Any]]) -> Found:
     """Return the kernels of the forward and backward pass of each block; raise if its graph breaks."""
     from neoxargs.train.model.blocks.sequential import TransformerBlock
     from neoxargs.train.model.shared import Shared
-    from neoxargs.train.parallel.layers import Weights
+    from neoxargs.train.parallel.layers import Ranks, Weights
+    from neoxargs.train.process.mesh import build_mesh
     from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
     kernels, found = ahead_of_time.start(capability), {}
-    for name, changes in BLOCKS.items():
+    for name, changes in blocks.items():
         torch._dynamo.reset()
-        block = TransformerBlock(small(**SHAPE | changes), Weights(), Shared()).to("cuda", torch.bfloat16)
+        config = small(**SHAPE | changes)
+        ranks = Ranks(build_mesh(config.parallel).tensor, sequence_parallel=config.parallel.sequence_parallel)
+        block = TransformerBlock(config, Weights(ranks=ranks), Shared()).to("cuda", torch.bfloat16)
         block.attention.prepare_for_compilation(torch.device("cuda", 0))  # as `compile_layers` does
-        hidden = torch.randn(2, SEQ, SHAPE["hidden_size"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        shape = 2, SEQ // ranks.sequence.size, SHAPE["hidden_size"]
+        hidden = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         before = len(kernels)
         output = torch.compile(block, fullgraph=True)(hidden)
         between = len(kernels)
@@ -63,11 +71,12 @@ def assert_compiled(kernels: list[tuple[str, int, int, bool]], name: str) -> Non
 
 
 @both
-def test_a_block_is_one_graph(capability: tuple[int, int]) -> None:
-    [found] = run_ranks(compile_blocks, 1, capability, timeout=800, on=simulated_gpu.MACHINE)
-    assert list(found) == [f"{name}, {part}" for name in BLOCKS for part in ("forward", "backward")]
-    for name, kernels in found.items():
-        assert_compiled(kernels, name)
+@pytest.mark.parametrize(("world", "blocks"), [(1, BLOCKS), (2, DIVIDED)], ids=["one rank", "tensor parallel"])
+def test_a_block_is_one_graph(world: int, blocks: dict[str, dict[str, Any]], capability: tuple[int, int]) -> None:
+    for found in run_ranks(compile_blocks, world, capability, blocks, timeout=800, on=simulated_gpu.MACHINE):
+        assert list(found) == [f"{name}, {part}" for name in blocks for part in ("forward", "backward")]
+        for name, kernels in found.items():
+            assert_compiled(kernels, name)
 
 
 SPARSE = {"block": 16, "different_layout_per_head": True, "num_random_blocks": 1}
