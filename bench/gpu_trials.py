@@ -1,15 +1,18 @@
-"""Runs the trials of bench/on_gpu.py in a process of its own, on a GPU or, with DS_ACCELERATOR=cpu, on the CPU.
+"""Runs the trials of bench/on_gpu.py as one rank, on a GPU or, with DS_ACCELERATOR=cpu, on the CPU.
 
 Reads a JSON list of trials from standard input, and appends one line of JSON for each to the file that is its argument.
+A rank among several ends after an error, because the others may wait for it.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import itertools
 import json
 import os
 import re
+import signal
 import statistics
 import sys
 import time
@@ -19,10 +22,14 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+from gpu_messages import sent_in_a_step  # noqa: E402
 
 from neoxargs.config.config import Config  # noqa: E402
+from neoxargs.facts.layout import Layout  # noqa: E402
 from neoxargs.files.run_record import recorded_values  # noqa: E402
+from neoxargs.processes.process_tree import signal_when_parent_ends  # noqa: E402
 from neoxargs.resolve import File, complete, draft, read_files  # noqa: E402
 from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 
@@ -30,6 +37,8 @@ from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 WARM_UP = 3
 #: Kinds of kernels, by words in their names; the first that fits.
 KINDS = {"attention": "flash|fmha|sdpa|flex", "matrix products": "gemm|nvjet|cutlass|cublas", "messages": "nccl"}
+#: The operator that a call of torch's attention has chosen, or a kernel of flex_attention.
+ATTENTION = re.compile(r"_scaled_dot_product_(?:attention_)?(\w+)|(flex_attention)")
 #: Kernels that are named.
 KERNELS = 25
 #: Different batches, which repeat.
@@ -52,8 +61,11 @@ class Trial(TypedDict):
 
 
 def main() -> int:
+    signal_when_parent_ends(signal.SIGKILL)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # where this rank is, if it has no result in time
     trials: list[Trial] = json.load(sys.stdin)
-    configs = [resolve_trial(trial["file"], trial["sets"]) for trial in trials]
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    configs = [resolve_trial(trial["file"], trial["sets"], ranks) for trial in trials]
     from neoxargs.train.process import gpu_environment
 
     # Before torch is imported, because it reads these variables only once.
@@ -61,21 +73,24 @@ def main() -> int:
         gpu_environment.set_environment(config)
     from neoxargs.train.process import setup
 
-    setup.start("nccl", configs[0].training.seed)
+    process = setup.start("nccl", configs[0].training.seed)
     with open(sys.argv[1], "a", encoding="utf-8") as results:
         for trial, config in zip(trials, configs, strict=True):
             row = _attempt(trial, config)
+            if "error" in row:
+                row |= {"rank": process.rank, "at": time.time()} if ranks > 1 else {}
             print(json.dumps(row), file=results, flush=True)
-            if "CUDA error" in row.get("error", ""):  # after it, the process can do nothing more on the GPU
+            # After an error of CUDA, the process can do nothing more on the GPU.
+            if "error" in row and (ranks > 1 or "CUDA error" in row["error"]):
                 return 1
     setup.stop()
     return 0
 
 
-def resolve_trial(file: str | None, sets: dict[str, Any]) -> Config:
-    """Return the configuration of one rank; raises Problems."""
+def resolve_trial(file: str | None, sets: dict[str, Any], ranks: int = 1) -> Config:
+    """Return the configuration of a trial; raises Problems."""
     files = read_files([file]) if file else [File("trial.yml", "{}")]
-    return complete(draft(files).with_values(sets), 1)
+    return complete(draft(files).with_values(sets), ranks)
 
 
 def _attempt(trial: Trial, config: Config) -> dict[str, Any]:
@@ -119,14 +134,29 @@ def _losses(trial: Trial, config: Config) -> dict[str, Any]:
     from neoxargs.train.process import mesh
 
     trained, batches = _build(config)
-    logits = _logits(trained, config) if config.parallel.pipe_parallel_size == 0 else None
-    losses = [trained.train_step(batches).loss for _ in range(trial["steps"])]
+    several = Layout.of(config).ranks > 1
+    logits = _logits(trained, config) if config.parallel.pipe_parallel_size == 0 and not several else None
+    results = [trained.train_step(batches) for _ in range(trial["steps"])]
     waits = _waits(trained, batches) if trained.deepspeed.device.type == "cuda" else []
+    losses = [result.loss for result in results]
+    row = {"losses": losses, "norm": results[0].grad_norm, "logits": logits, "waits": waits}
+    if several:
+        row |= {"attention": _attention(trained, batches), **sent_in_a_step(trained, batches, config)}
     mesh.destroy_groups()
-    return {"losses": losses, "logits": logits, "waits": waits}
+    return row
 
 
-def _waits(trained: Any, batches: Iterator[Any]) -> list[str]:
+def _attention(trained: Any, batches: Iterator[Any]) -> list[str]:
+    """Return torch's operators, and the kernels of flex_attention, that compute attention in one more step."""
+    from torch.profiler import profile, supported_activities
+
+    with profile(activities=supported_activities()) as profiled:
+        trained.train_step(batches)
+    found = (ATTENTION.search(event.key) for event in profiled.key_averages())
+    return sorted({match[1] or match[2] for match in found if match and not match[0].endswith("backward")})
+
+
+def _waits(trained: Any, batches: Iterator[Any] | None) -> list[str]:
     """Return where the host waits for the GPU in one more step, as torch reports it."""
     import torch
 
@@ -183,8 +213,11 @@ def _kernels(trained: Any, batches: Iterator[Any]) -> dict[str, Any]:
     return {"kinds": kinds, "kernels": sorted(rows, key=lambda row: -row[2])[:KERNELS]}
 
 
-def _build(config: Config) -> tuple[Any, Iterator[Any]]:
-    """Return the engine and its micro batches: random tokens in pinned memory, as a data loader delivers them."""
+def _build(config: Config) -> tuple[Any, Iterator[Any] | None]:
+    """Return the engine and this rank's micro batches: random tokens in pinned memory, as a data loader delivers them.
+
+    A stage in the middle of a pipeline has none.
+    """
     from neoxargs.train.engine import build as engine
     from neoxargs.train.losses.cross_entropy import Vocabulary
     from neoxargs.train.process import mesh, setup
@@ -193,24 +226,32 @@ def _build(config: Config) -> tuple[Any, Iterator[Any]]:
     layout = mesh.build_mesh(config.parallel)
     setup.set_seeds(config.training.seed)
     trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows, eod=0), layout)
-    return trained, _batches(config, trained.deepspeed.device.type == "cuda")
+    pin = trained.deepspeed.device.type == "cuda"
+    return trained, _batches(config, layout.data.rank, pin) if trained.reads_data else None
 
 
-def _batches(config: Config, pin: bool) -> Iterator[Any]:
+def _batches(config: Config, replica: int, pin: bool) -> Iterator[Any]:
     from neoxargs.train.micro_batch import MicroBatch
 
-    texts = [_tokens(config, number) for number in range(BATCHES * config.batch.gradient_accumulation_steps)]
+    steps, replicas = config.batch.gradient_accumulation_steps, Layout.of(config).data
+    texts = [_tokens(config, replica + replicas * number) for number in range(BATCHES * steps)]
     batches = [MicroBatch(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
     return itertools.cycle([batch.pin_memory() for batch in batches] if pin else batches)
 
 
 def _tokens(config: Config, number: int) -> Any:
-    """Return random tokens (micro batch, seq + 1), the same on every device; small ones are frequent, as in text."""
+    """Return the random tokens of a micro batch of the run, (micro batch, seq + 1).
+
+    The samples of a step are the same on every device and in every layout. Small tokens are frequent, as in text.
+    """
     import torch
 
-    generator = torch.Generator().manual_seed(number)
-    shape = config.batch.train_micro_batch_size_per_gpu, config.shape.seq_length + 1
-    return (config.embedding.padded_vocab_size ** torch.rand(shape, generator=generator)).long() - 1
+    size = config.batch.train_micro_batch_size_per_gpu
+    samples = [
+        torch.rand(config.shape.seq_length + 1, generator=torch.Generator().manual_seed(number * size + place))
+        for place in range(size)
+    ]
+    return (config.embedding.padded_vocab_size ** torch.stack(samples)).long() - 1
 
 
 def _logits(trained: Any, config: Config) -> list[float]:

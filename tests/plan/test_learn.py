@@ -201,7 +201,9 @@ def test_the_models_of_the_bench_on_a_gpu_are_runs_too(tmp_path: Path) -> None:
     path.write_text(json.dumps({"machine": {"gpu": "NVIDIA H100 80GB HBM3"}, "models": [row, {"name": "failed"}]}))
     [found] = measured_runs(str(path))
     assert (found.name, found.device.name, found.seconds) == ("some model", "H100-80GB", run.seconds)
-    assert found.planned(DEFAULT) == run.planned(DEFAULT)
+    assert found.planned(DEFAULT) == run.planned(DEFAULT) and found.slots == 1
+    path.write_text(json.dumps({"machine": {"gpu": "NVIDIA H100 80GB HBM3"}, "models": [row | {"gpus": 8}]}))
+    assert measured_runs(str(path))[0].slots == 8
     for text in ('{"machine": {"gpu": "NVIDIA H100"}, "models": []}', "[]", "{"):
         path.write_text(text)
         assert ids(refused(measured_runs, str(path))) == ["learn-metrics-unreadable"]

@@ -35,7 +35,7 @@ def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
     """The plan of a model, and what was measured."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     (device, _), row = request.param, MEASURED[request.param]
-    bench = import_module("on_gpu")
+    bench = import_module("gpu_models")
     way = bench.Way(row["micro_batch"], row["recompute"], row["offload"])
     return bench.plan(row["name"], way, DEVICES[device], False), row | {
         "planned / measured": FASTER.get(request.param, 1)
@@ -66,7 +66,7 @@ def test_the_recorded_layouts_agree_with_the_cpu_as_the_bench_judges_now(
     file: str, rows: int, wrong: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    bench, layouts = import_module("on_gpu"), read(file)["layouts"]
+    bench, layouts = import_module("gpu_layouts"), read(file)["layouts"]
     assert len(layouts) == rows and {row["name"] for row in layouts} <= set(bench.LAYOUTS)
     assert {row["name"] for row in layouts if row["problem"]} == wrong
     for row in layouts:
@@ -74,4 +74,5 @@ def test_the_recorded_layouts_agree_with_the_cpu_as_the_bench_judges_now(
             continue
         logits = [row["logits"]] if row["logits"] is not None else None
         found = {"losses": [1 + row["difference"]], "logits": logits}
-        assert bench.compare(row["name"], found, {"losses": [1.0], "logits": [0.0]})["problem"] == "", row["name"]
+        name, expected = row["name"], {"losses": [1.0], "logits": [0.0]}
+        assert bench.compare(name, bench.layout(name), found, expected)["problem"] == "", name

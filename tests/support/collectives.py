@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -42,15 +42,16 @@ class Collective(NamedTuple):
 def logged(compiled: bool = False) -> Iterator[list[Collective]]:
     """Record what this process sends within the block. compiled: in compiled graphs too, none of which is new."""
     found: list[Collective] = []
-    with pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as patches:
         for name in OPERATORS:
             if hasattr(dist.ProcessGroup, name):
-                patch.setattr(dist.ProcessGroup, name, _recording(name, getattr(dist.ProcessGroup, name), found))
+                recording = _recording(name, getattr(dist.ProcessGroup, name), found)
+                patches.enter_context(patch.object(dist.ProcessGroup, name, recording))
         for name in ("start_all_reduce", "broadcast"):
-            patch.setattr(Channel, name, _of_channel(name, getattr(Channel, name), found))
+            patches.enter_context(patch.object(Channel, name, _of_channel(name, getattr(Channel, name), found)))
         for name in FUNCTIONAL if compiled else ():
             operator = getattr(torch.ops._c10d_functional, name)
-            patch.setattr(operator, "default", _of_graph(name, operator.default, found))
+            patches.enter_context(patch.object(operator, "default", _of_graph(name, operator.default, found)))
         yield found
 
 
@@ -58,7 +59,8 @@ def _recording(name: str, inner: Any, found: list[Collective]) -> Any:
     def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
         ranks = tuple(dist.get_process_group_ranks(group))
         values = [*arguments, *keywords.values()]
-        found.append(Collective(name, ranks, _peer(name, values, ranks), tuple(_tensors(values))))
+        tensors = tuple((x.dtype, x.numel()) for x in tensors_in(values))
+        found.append(Collective(name, ranks, _peer(name, values, ranks), tensors))
         return inner(group, *arguments, **keywords)
 
     return call
@@ -71,12 +73,13 @@ def _peer(name: str, values: list[Any], ranks: tuple[int, ...]) -> int | None:
     return None if root is None else ranks[int(root)]
 
 
-def _tensors(values: Any) -> Iterator[tuple[torch.dtype, int]]:
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors among arguments of an operation, and in lists of them."""
     for value in values:
         if isinstance(value, Tensor):
-            yield value.dtype, value.numel()
+            yield value
         elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+            yield from tensors_in(value)
 
 
 def _of_channel(name: str, inner: Any, found: list[Collective]) -> Any:

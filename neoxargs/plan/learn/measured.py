@@ -65,15 +65,15 @@ def measured_runs(operand: str) -> list[Measured]:
 
 
 def _measured_by_bench(path: Path) -> list[Measured]:
-    """Return the models that bench/on_gpu.py measured, each on one GPU. Raises Problems."""
+    """Return the models that bench/on_gpu.py measured, on one GPU or several of one host. Raises Problems."""
     try:
         results = json.loads(read_text(str(path)).text)
         device = reported_device(results["machine"]["gpu"]) or unknown_device()
         rows = [row for row in results["models"] if "config" in row]
         runs = [
-            Measured(row["name"], config, device, 1, row["seconds"], BENCH_SPREAD, rows_of(config), row["steps"])
+            Measured(row["name"], config, device, gpus, row["seconds"], BENCH_SPREAD, rows_of(config), row["steps"])
             for row in rows
-            for config in (_config(row["config"]),)
+            for config, gpus in ((_config(row["config"]), row.get("gpus", 1)),)
         ]
     except (ValueError, LookupError, TypeError, AttributeError):
         runs = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tests.support.simulated_gpu.start import device
+from neoxargs.hosts.devices import visible_devices
+from tests.support.simulated_gpu.start import LISTENER, device
 
 #: The properties of an H100.
 PROPERTIES = SimpleNamespace(
@@ -90,6 +93,14 @@ class OnDevice:
         device().simulated_set_current(self.before)
 
 
+def _warn(what: bytes) -> None:
+    """Warn of an operation that makes the host wait, as torch's sync debug mode does."""
+    warnings.warn(f"called a synchronizing CUDA operation ({what.decode()})", stacklevel=2)
+
+
+_LISTENER = LISTENER(_warn)
+
+
 def report(what: str) -> None:
     """Report an operation that makes the host wait."""
     device().simulated_report(what.encode())
@@ -97,7 +108,8 @@ def report(what: str) -> None:
 
 def install() -> None:
     """Replace functions of `torch.cuda` and, where they call C++, of `torch._C`."""
-    count = device().simulated_devices()
+    visible = visible_devices(os.environ)
+    count = device().simulated_devices() if visible is None else len(visible)
     make_generator = torch.ops.simulated_gpu.default_generator
     history = {"_record_memory_history": _nothing, "_dump_snapshot": lambda filename: Path(filename).touch()}
     answers = {torch.cuda: _answers(count), torch._C: _native_answers(count), torch.cuda.memory: history}
@@ -192,7 +204,7 @@ def _native_answers(count: int) -> dict[str, Any]:
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": _exchange,
         "_cuda_getCurrentRawStream": lambda number: 0,
-        "_cuda_set_sync_debug_mode": _nothing,
+        "_cuda_set_sync_debug_mode": lambda mode: simulated.simulated_listen(_LISTENER if mode else None),
         "_nccl_version": lambda: 2 << 32 | 27 << 16,
         "_nccl_version_suffix": lambda: b"",
     }

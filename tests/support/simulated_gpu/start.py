@@ -10,6 +10,9 @@ from typing import Any
 
 from tests.support.simulated_gpu import compiling
 
+#: A function that is told of operations that make the host wait.
+LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+
 
 def start() -> None:
     """Load the device, then torch, and install the device's Python side."""

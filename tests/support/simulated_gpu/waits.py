@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from tests.support.paths import ROOT
-from tests.support.simulated_gpu.start import device
+from tests.support.simulated_gpu.start import LISTENER, device
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 #: Files whose lines are skipped, because they only forward calls.
 _FORWARDING = ("tests/support/simulated_gpu/", "torch/", "deepspeed/accelerator/")
 
@@ -45,7 +43,7 @@ def recorded() -> Iterator[list[Wait]]:
     def record(what: bytes) -> None:
         found.append(Wait(what.decode(), _where(sys._getframe())))
 
-    callback = _CALLBACK(record)
+    callback = LISTENER(record)
     device().simulated_listen(callback)
     try:
         yield found
