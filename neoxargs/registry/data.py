@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Natural, NonNegative, Paths
@@ -42,6 +42,12 @@ class Data(Group, origin="NeoX", effect="data"):
 
     test_data_weights: list[NonNegative] | None = param(None)
     """Relative frequencies with which `test_data_paths` are drawn from. If not set, they are equal."""
+
+    validation: dict[str, Any] | None = param(None, ours=True)
+    """Validation data by name, in place of `valid_data_paths`, such as `{code: PREFIX, law: {data_paths: [PREFIX],
+    weight: 2}}`. A set has `eval_iters` batches and a loss of its own in the log, the metrics, the trackers and the
+    report; the validation loss is their mean, in which a set counts as often as its weight (by default 1). A set may
+    also have data_weights and label_data_paths."""
 
     weight_by_num_documents: bool = param(False)
     """Computes the weights from the number of documents, in place of explicit weights: a dataset with a

@@ -24,7 +24,8 @@ from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts.data import SPLITS
-from neoxargs.files.token_files.sources import TRAINING_DATA
+from neoxargs.facts.validation_sets import validation_sets
+from neoxargs.files.token_files.sources import TRAINING_DATA, Part, part_of
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
@@ -54,7 +55,8 @@ def run(arguments: RankArguments) -> None:
     scorer = Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu)
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
-        results["validation"] = perplexity(scorer, data, micro_batches(config), tokenizer).to_json()
+        for part in [each.part for each in validation_sets(config.data.validation)] or ["validation"]:
+            results[part] = perplexity(scorer, data, micro_batches(config), tokenizer, part).to_json()
         data.comparison.end()
     if tasks.names:
         model = lm_eval_harness.Model(scorer, make_generator(trainer, config, tokenizer, mesh, process))
@@ -133,16 +135,16 @@ def _bounded_exp(x: float) -> float:
     return math.exp(min(x, 700.0))
 
 
-def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -> Perplexity:
+def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer, part: Part = "validation") -> Perplexity:
     """Evaluate `count` micro batches per data parallel rank; the result is equal on every rank.
 
-    Raises Problems if there is no validation data.
+    part: `validation`, or a named set. Raises Problems if there is no validation data.
     """
-    if not data.has("validation"):
+    if not data.has(part):
         what = "there is no validation data"
         hint = "set split so that validation gets a part of the data, for example split: 969, 30, 1"
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path",)))
-    samples = data.held_out("validation")
+    samples = data.held_out(part)
     sums = torch.zeros(4, dtype=torch.float64)
     for start in range(0, count, scorer.in_flight):
         sums += _sums(scorer.run(samples, min(scorer.in_flight, count - start)), tokenizer)
@@ -165,10 +167,10 @@ def _sums(scored: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
 def result_lines(results: dict[str, Any]) -> Iterator[str]:
     """Yield the results as lines of text."""
     yield f"{results['checkpoint']}"
-    validation = results.get("validation", {})
-    if validation:
-        counts = ", ".join(f"{value:,} {name}" for name, value in validation.items() if isinstance(value, int))
-        yield f"validation | {_format(validation)} | {counts} | {SAMPLES}"
+    for part, validation in results.items():
+        if part_of(part) == "validation":
+            counts = ", ".join(f"{value:,} {name}" for name, value in validation.items() if isinstance(value, int))
+            yield f"{part} | {_format(validation)} | {counts} | {SAMPLES}"
     for task, values in lm_eval_harness.measured(results).items():
         yield f"{task} | {_format(values)}"
 

@@ -18,6 +18,7 @@ from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.description import describe
 from neoxargs.facts.objectives import objective
+from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.metrics import FILE as METRICS
 from neoxargs.files.run_record import launch_command
@@ -108,7 +109,8 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     saves = Saves(config.checkpoint, saver, trackers, progress, saved=position if position.iteration else None)
     characters = CharacterCounter(tokenizer, mesh, process.device) if config.training.char_level_ppl else None
     asked = questions(trainer, config, tokenizer, mesh, process)
-    evaluations = Evaluations(config.training, trainer, data, progress, characters, asked)
+    sets = validation_sets(config.data.validation)
+    evaluations = Evaluations(config.training, trainer, data, progress, characters, asked, sets)
     stop_file = described.folder / STOP_FILE if config.training.adlr_autoresume else None
     stop = StopRequest(stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.

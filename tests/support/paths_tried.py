@@ -183,8 +183,8 @@ NOT_TRIED = {
         "aio.block_size aio.queue_depth aio.intra_op_parallelism aio.single_submit aio.overlap_events aio.use_gds"
     ),
     "it names a user's own files, tasks or folders": (
-        "valid_data_paths test_data_paths valid_data_weights test_data_weights sample_input_file eval_prompts_file "
-        "eval_tasks eval_tasks_interval eval_tasks_limit eval_tasks_path checkpoint.use_node_local_storage "
+        "valid_data_paths validation test_data_paths valid_data_weights test_data_weights sample_input_file "
+        "eval_prompts_file eval_tasks eval_tasks_interval eval_tasks_limit eval_tasks_path checkpoint.use_node_local_storage "
         "chat_template"
     ),
     "it concerns the fast writer of checkpoints, whose code must be compiled": (

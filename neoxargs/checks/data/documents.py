@@ -14,6 +14,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.data import ANSWERS, SPLITS, label_pairs
 from neoxargs.facts.model import is_reward_model
 from neoxargs.facts.trained import prompt_length
+from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import REWARDS_HINT, Source, labelled, sources
 
@@ -64,11 +65,10 @@ def wrong_labels(config: Config) -> Iterator[Problem]:
     except ImportError:
         yield _skipped("labels are not compared with the tokens", [f"{split}_label_data_paths" for split in SPLITS])
         return
-    for (prefix, own), split in pairs.items():
+    for (prefix, own), (name, of_text) in pairs.items():
         text, label = index.read(prefix), index.read(own)
         if text and label and (found := labels.mismatch(text, label)):
-            name = f"{split}_label_data_paths"
-            what, about = f"{name}: {own} {found.text}", (name, f"{split}_data_paths")
+            what, about = f"{name}: {own} {found.text}", (name, of_text)
             yield Problem(what, config.place(name), labels.HINTS[found.kind], id="labels-do-not-match", about=about)
 
 
@@ -165,10 +165,14 @@ def _skipped(what: str, about: Sequence[str]) -> Problem:
     return Problem(what, hint=hint, severity="warning", id="check-skipped", about=tuple(about))
 
 
-def _pairs(config: Config) -> dict[tuple[str, str], str]:
-    """Return token file and label file -> the first split that names them, such as `train` or `pos_train`."""
-    found: dict[tuple[str, str], str] = {}
+def _pairs(config: Config) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return token file and label file -> the first parameters that name the labels and the text."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
     for split in (answer + split for answer in ANSWERS for split in SPLITS):
-        for pair in label_pairs(config.get(f"{split}_data_paths"), config.get(f"{split}_label_data_paths")):
-            found.setdefault(pair, split)
+        names = f"{split}_label_data_paths", f"{split}_data_paths"
+        for pair in label_pairs(config.get(names[1]), config.get(names[0])):
+            found.setdefault(pair, names)
+    for each in validation_sets(config.get("validation")):
+        for pair in zip(each.paths, each.labels, strict=False):
+            found.setdefault(pair, ("validation", "validation"))
     return found

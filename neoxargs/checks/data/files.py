@@ -18,7 +18,6 @@ from neoxargs.base.record import replace
 from neoxargs.base.regular_files import is_special, read_regular
 from neoxargs.checks.data.merges import unmerged
 from neoxargs.config.config import Config
-from neoxargs.facts.data import path_list
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import (
     FIXED_ENDS,
@@ -56,7 +55,9 @@ from neoxargs.files.token_files.sources import (
     TOKEN_FILES,
     TRAINING_DATA,
     has_misplaced_weight,
+    is_label_file,
     is_weight,
+    named_token_files,
     prefixes,
 )
 from neoxargs.files.tokenizer_folder import end_of_document, folder_of
@@ -154,12 +155,12 @@ def _named(config: Config) -> Iterator[tuple[str, str]]:
     if config.broken.isdisjoint(("text_path", "data_path")) and not config.data.text_path:
         yield from (("data_path", prefix) for prefix in prefixes(config.get("data_path")))
     for name in _parameters(config):
-        yield from ((name, prefix) for prefix in path_list(config.get(name)))
+        yield from named_token_files(config.get, name)
 
 
 def _parameters(config: Config) -> list[str]:
     rewarded = "train_impl" not in config.broken and config.post_training.train_impl == "kto"
-    return list(filter(config.knows, (*TOKEN_FILES, *(REWARD_FILES if rewarded else ()))))
+    return list(filter(config.knows, (*TOKEN_FILES, "validation", *(REWARD_FILES if rewarded else ()))))
 
 
 def _misplaced_weight(config: Config) -> Iterator[Problem]:
@@ -173,7 +174,8 @@ def _misplaced_weight(config: Config) -> Iterator[Problem]:
 
 def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
     """Check the token files of a parameter; many that are all missing are one problem."""
-    paths = (prefixes if name == "data_path" else path_list)(config.get(name))
+    own = named_token_files(config.get, name)
+    paths = prefixes(config.get(name)) if name == "data_path" else [prefix for _, prefix in own]
     absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
     # To search a folder for each of thousands of files would take minutes.
     unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}
@@ -246,7 +248,7 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
     if name in REWARD_FILES:  # not made by a tokenizer
         return
-    is_label = "_label_" in name
+    is_label = is_label_file(name, prefix, config.get)
     if begins_with_label(prefix) and not is_label:
         what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
         own = prefix.removesuffix("_label")
@@ -358,8 +360,9 @@ def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
     if name in REWARD_FILES:
         return REWARDS_HINT
-    labels = name if name.endswith("_label_data_paths") else name.replace("_data_paths", "_label_data_paths")
-    return LABELS_HINT if labels != "data_path" and config.get(labels) else _creation_hint(config, prefix)
+    text, labels = name.replace("_label_data_paths", "_data_paths"), name.replace("_data_paths", "_label_data_paths")
+    is_labelled = text != labels and config.get(name if text != name else labels)
+    return LABELS_HINT if is_labelled or is_label_file(name, prefix, config.get) else _creation_hint(config, prefix)
 
 
 def _creation_hint(config: Config, prefix: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from neoxargs.config.config import Config
 from neoxargs.facts.data import path_list
 from neoxargs.facts.model import is_reward_model
+from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.files.token_files.sources import REWARD_FILES, TOKEN_FILES, blend
 
 DOCUMENTS = 4000
@@ -24,6 +25,15 @@ def data_values(config: Config, folder: Path) -> dict[str, Any]:
     for name in (*TOKEN_FILES, *REWARD_FILES):
         if paths := path_list(config.get(name)):
             values[name] = [str(_written(config, folder, name, path, numbers)) for path in paths]
+    if config.data.validation:
+        values["validation"] = {
+            each.name: {
+                key: [str(_written(config, folder, f"validation {kind}", path, numbers)) for path in paths]
+                for key, kind, paths in (("data_paths", "text", each.paths), ("label_data_paths", "label", each.labels))
+                if paths
+            }
+            for each in validation_sets(config.data.validation)
+        }
     if config.data.data_path and not config.data.text_path:
         parts = blend(config.data.data_path)
         names = [str(_written(config, folder, "data_path", path, numbers)) for path, _ in parts]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from neoxargs.config import value
 from neoxargs.config.config import Config
-from neoxargs.facts.data import ANSWERS, SPLITS
+from neoxargs.facts.data import ANSWERS, SPLITS, path_list
+from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.registry.data import Data
 from neoxargs.registry.post_training import PostTraining
 
-#: Name of a split of the data.
-Part = Literal["train", "validation", "test"]
+#: Name of a split of the data, or `validation/NAME` of a named set.
+Part = str
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 #: The parameters that name the datasets of the splits; those of the preferred and of the rejected answers begin with
 #: `pos_` and `neg_`.
@@ -88,22 +89,30 @@ class Source(NamedTuple):
 def sources(data: Data, answers: PostTraining) -> dict[Part, list[Source]]:
     """Return the sources of each split, from `data_path` and `split` or from the lists of paths of the splits.
 
-    `text_path` is not read here: the launcher tokenises it before the ranks start and sets `data_path`.
+    The sets of `validation`, each a part of its own, take the place of the split for validation. `text_path` is not
+    read here: the launcher tokenises it before the ranks start and sets `data_path`.
     """
     if data.dataset_impl == "pairwise":
         return {part: _pairs(data, answers, split) for part, split in zip(PARTS, SPLITS, strict=True)}
     if data.data_path:
-        shares = split_shares(data.split)
-        return {
+        found = {
             part: [Source(prefix, share, weight) for prefix, weight in blend(data.data_path)] if share else []
-            for part, share in zip(PARTS, shares, strict=True)
+            for part, share in zip(PARTS, split_shares(data.split), strict=True)
         }
-    return {part: _split(data, answers, split) for part, split in zip(PARTS, SPLITS, strict=True)}
+    else:
+        found = {part: _split(data, answers, split) for part, split in zip(PARTS, SPLITS, strict=True)}
+    named = {each.part: _listed(each.paths, each.weights, each.labels) for each in validation_sets(data.validation)}
+    return found | {"validation": []} | named if named else found
+
+
+def part_of(name: Part) -> Part:
+    """Return the split of a part: itself, or that of a named set."""
+    return name.partition("/")[0]
 
 
 def files_of(chosen: Mapping[Part, Sequence[Source]]) -> list[str]:
     """Return the prefixes of all files of the splits, each once, in the order of the configuration."""
-    return list(dict.fromkeys(name for part in PARTS for source in chosen.get(part, ()) for name in source.files))
+    return list(dict.fromkeys(name for part in chosen.values() for source in part for name in source.files))
 
 
 def labelled(chosen: Mapping[Part, Sequence[Source]]) -> dict[str, str]:
@@ -215,6 +224,26 @@ def _listed(
     weighted = zip(names, weights or [1.0] * len(names), strict=True)
     found = [Source(name, weight=weight) for name, weight in weighted]
     return [source._replace(labels=label) for source, label in zip(found, own, strict=True)] if own else found
+
+
+def named_token_files(get: Callable[[str], Any], name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the prefix of each token file and label file besides `data_path`, with the parameter that names it.
+
+    name: the only parameter to look at.
+    """
+    for each in [name] if name else [*TOKEN_FILES, "validation"]:
+        if each == "validation":
+            paths = [path for one in validation_sets(get(each)) for path in (*one.paths, *one.labels)]
+        else:
+            paths = path_list(get(each))
+        yield from ((each, path) for path in paths)
+
+
+def is_label_file(name: str, prefix: str, get: Callable[[str], Any]) -> bool:
+    """Whether a prefix that a parameter names is that of a label file."""
+    if name == "validation":
+        return any(prefix in each.labels for each in validation_sets(get(name)))
+    return "_label_" in name
 
 
 def prefixes(data_path: str | list[str | float] | None) -> list[str]:

@@ -10,7 +10,7 @@ from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.one_pass import cut_of, samples_in
-from neoxargs.files.token_files.sources import Source, sources, weights, with_text
+from neoxargs.files.token_files.sources import Source, part_of, sources, weights, with_text
 
 
 def timeline_of(config: Config, start: int = 0) -> Timeline:
@@ -18,7 +18,8 @@ def timeline_of(config: Config, start: int = 0) -> Timeline:
     config, options = with_text(config), config.training
     found = sources(config.data, config.post_training)
     tests = bool(options.eval_iters and options.do_test is not False and found["test"] and start < options.train_iters)
-    return Timeline(config, start, drawn(config, found["train"]), bool(found["validation"]), tests)
+    validates = any(found[part] for part in found if part_of(part) == "validation")
+    return Timeline(config, start, drawn(config, found["train"]), validates, tests)
 
 
 def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:

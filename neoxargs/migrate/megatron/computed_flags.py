@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from neoxargs.migrate.megatron import experts
@@ -16,6 +17,8 @@ from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, POSITIO
 BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
 #: Value of --position-embedding-type for rotary embeddings with scaled frequencies.
 YARN = "yarn"
+#: With it, each of the paths of --valid-data-path is a validation set of its own.
+SETS = "multiple-validation-sets"
 #: Tokenizer of Megatron-LM or a fork -> the one that reads the same files.
 SIMILAR_TOKENIZERS = {
     "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer",
@@ -274,9 +277,28 @@ def paths(part: str) -> Callable[[Reading, Option], None]:
         if len(words) > 1 and len(words) % 2 == 0 and all(isinstance(w, int | float) for w in weights):
             reading.set(f"{part}_data_weights", [float(weight) for weight in weights])
             words = words[1::2]
-        reading.set(f"{part}_data_paths", words)
+        if part == "valid" and SETS in reading.options:
+            reading.settings.pop("valid_data_weights", None)
+            reading.set("validation", _named(words))
+        else:
+            reading.set(f"{part}_data_paths", words)
 
     return read
+
+
+def _named(paths: Sequence[str]) -> dict[str, str]:
+    """Return the validation sets of these paths, by the names of their files."""
+    sets: dict[str, str] = {}
+    for path in paths:
+        name = re.sub(r"[^\w.-]", "_", path.rpartition("/")[2].removesuffix("_text_document"))
+        sets[name if name not in sets else f"{name}-{len(sets) + 1}"] = path
+    return sets
+
+
+def named_sets(reading: Reading, option: Option) -> None:
+    """Of SETS, which `paths` reads together with the paths."""
+    if "valid-data-path" not in reading.options:
+        reading.leave_out(option, "no --valid-data-path names the sets")
 
 
 def data(reading: Reading, option: Option) -> None:

@@ -74,7 +74,7 @@ EXCEPTIONS = {
     "evaluation": (
         "eval_interval eval_iters do_valid do_test eval_tasks eval_tasks_interval eval_tasks_limit eval_tasks_path "
         "eval_prompts eval_prompts_file eval_results_prefix repeat_eval_samples "
-        "valid_data_paths valid_data_weights test_data_paths test_data_weights"
+        "valid_data_paths valid_data_weights validation test_data_paths test_data_weights"
     ),
     "speed": (
         "num_workers mmap_warmup data_impl use_shared_fs aio. synchronize_each_layer profile_backward "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import SPLITS, Paths, path_list
+from neoxargs.facts.validation_sets import SetError, validation_sets
 from neoxargs.resolve.rules.rule import Finding, check, check_each_split, derive_each_split, refuse, warn
 
 Weights = Sequence[float] | None
@@ -93,16 +95,64 @@ def one_source_of_data(
 
 
 @check
+def validation_names_its_sets(validation: Mapping[str, Any] | None) -> Finding | None:
+    """validation names sets of validation data. A set that is not understood would not be evaluated, or with another
+    weight than the one that was meant.
+
+        validation: {code: {data_path: code_text_document}}
+    """
+    if validation is None:
+        return None
+    if not validation:
+        return refuse("validation has no sets", "remove it, or name at least one set", about=["validation"])
+    try:
+        validation_sets(validation)
+    except SetError as error:
+        return refuse(f"validation, {error.wrong}", error.advice, about=["validation"])
+    return None
+
+
+@check
+def validation_replaces_other_validation_data(
+    validation: Mapping[str, Any] | None, valid_data_paths: Paths, dataset_impl: str, train_impl: str
+) -> Finding | None:
+    """validation is all of the validation data, of plain text or with labels. Other validation data would not be
+    evaluated, and preference pairs have no named sets.
+
+        train_data_paths: web
+        valid_data_paths: web_valid
+        test_data_paths: web_test
+        validation: {code: code_text_document}
+    """
+    if not validation:
+        return None
+    if valid_data_paths:
+        advice = "add the datasets of valid_data_paths to validation, as a set of their own"
+        return refuse(
+            "validation and valid_data_paths both name validation data", advice, ["validation", "valid_data_paths"]
+        )
+    if dataset_impl == "pairwise" or train_impl == "kto":
+        about = ["validation", "dataset_impl" if dataset_impl == "pairwise" else "train_impl"]
+        return refuse("validation cannot name the data of preference training", "use the paths of the splits", about)
+    return None
+
+
+@check
 def data_paths_for_every_split(
-    train_data_paths: Paths, valid_data_paths: Paths, test_data_paths: Paths
+    train_data_paths: Paths,
+    valid_data_paths: Paths,
+    test_data_paths: Paths,
+    validation: Mapping[str, Any] | None,
 ) -> Finding | None:
     """Separate datasets are needed for training, validation and test. If one of them is missing, the ranks stop when
-    they build the data, or the first evaluation has no data.
+    they build the data, or the first evaluation has no data. With validation, only those for training are needed.
 
         train_data_paths: web
         valid_data_paths: books
     """
-    parts = {"train": train_data_paths, "valid": valid_data_paths, "test": test_data_paths}
+    if validation and (train_data_paths or not test_data_paths):
+        return None
+    parts = {"train": train_data_paths, "valid": valid_data_paths or validation, "test": test_data_paths}
     missing = [f"{part}_data_paths" for part, paths in parts.items() if not paths]
     if len(missing) in (0, 3):
         return None

@@ -35,6 +35,7 @@ from neoxargs.files.token_files.sources import (
     added,
     files_of,
     labelled,
+    part_of,
     reward_files,
     sources,
     weights,
@@ -101,24 +102,25 @@ def build_datasets(
         prompt,
     )
     sizes = BatchSizes.of(config.get)
-    # 0 for parts that are not asked for: their data sets become None.
-    needed = dict.fromkeys(PARTS, 0) | {
-        part: sizes.samples_after(count) if part == "train" else count * sizes.last
-        for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
-        if part in parts
-    }
     chosen = sources(config.data, config.post_training)
+    batches = needed_batches(training, config.data.repeat_eval_samples)
+    # 0 for parts that are not asked for: their data sets become None.
+    needed = dict.fromkeys(chosen, 0) | {
+        part: sizes.samples_after(batches["train"]) if part == "train" else batches[part_of(part)] * sizes.last
+        for part in chosen
+        if part_of(part) in parts
+    }
     require_token_files(chosen, tokenizer.vocab_size)
     comparison = Comparison(files_of(chosen), labelled(chosen), reward_files(chosen), rows)
     if _is_first(None if config.data.use_shared_fs else local_rank):
         comparison.start()
     built = first_rank_first(
         None if config.data.use_shared_fs else local_rank,
-        lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
+        lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in chosen},
     )
     _refuse_empty(built, chosen, needed, sampling)
     # Once for each text: a file can be a source of several parts.
-    for left_out in dict.fromkeys(text for part in PARTS if built[part] for text in _left_out(chosen[part], sampling)):
+    for left_out in dict.fromkeys(text for part in chosen if built[part] for text in _left_out(chosen[part], sampling)):
         _warn(left_out)
     evaluated = training.eval_iters * sizes.last
     return Loader(
@@ -161,7 +163,7 @@ def _refuse_empty(
     sampling: Sampling,
 ) -> None:
     """Raise Problems if the train split is empty; warn if a split that would be evaluated is empty."""
-    for part in PARTS:
+    for part in chosen:
         if parts[part] is not None or not needed[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])

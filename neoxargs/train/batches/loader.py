@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Loader:
-    """Micro batches of the train, validation and test splits. A split without data is None."""
+    """Micro batches of the train, validation and test splits, and of named sets. A part without data is None."""
 
     parts: Mapping[Part, Samples | None]
     mesh: Mesh
@@ -60,7 +60,7 @@ class Loader:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
         return self._batches("train", consumed, self.workers)
 
-    def held_out(self, part: Literal["validation", "test"], evaluation: int = 0) -> Iterator[MicroBatch] | None:
+    def held_out(self, part: Part, evaluation: int = 0) -> Iterator[MicroBatch] | None:
         """Return the micro batches of an evaluation. evaluation: how many came before it since the run began."""
         return self._batches(part, evaluation * self.samples_per_evaluation, workers=0)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from neoxargs.facts.validation_sets import ValidationSet, mean_loss
+from neoxargs.files.token_files.sources import Part
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.evaluation.questions import Questions
-from neoxargs.train.track.tracker import Answers, Evaluation, Split, TaskResults
+from neoxargs.train.track.tracker import Answers, Evaluation, TaskResults
 
 Results = Iterator[Evaluation | TaskResults | Answers]
 
@@ -18,7 +20,7 @@ Results = Iterator[Evaluation | TaskResults | Answers]
 class Evaluations:
     """Yields the results that are due, each when it is computed. Collective.
 
-    characters: with `char_level_ppl`. questions: tasks and prompts; None if there are none.
+    characters: with `char_level_ppl`. questions: tasks and prompts; None if there are none. sets: of `validation`.
     """
 
     def __init__(
@@ -29,9 +31,10 @@ class Evaluations:
         progress: Progress,
         characters: CharacterCounter | None = None,
         questions: Questions | None = None,
+        sets: Sequence[ValidationSet] = (),
     ) -> None:
         self.options, self.trainer, self.data, self.progress = options, trainer, data, progress
-        self.characters, self.questions = characters, questions
+        self.characters, self.questions, self.sets = characters, questions, sets
 
     def before_training(self) -> Results:
         """What the untrained model answers, to compare with."""
@@ -44,14 +47,14 @@ class Evaluations:
     def after_step(self, iteration: int) -> Results:
         """Of any step but the last one."""
         if self._held_out_due(iteration):
-            yield from self._held_out("validation", iteration, iteration // self.options.eval_interval - 1)
+            yield from self._validate(iteration, iteration // self.options.eval_interval - 1)
         if self.questions and self.questions.due(iteration):
             yield from self._ask(iteration)
 
     def after_training(self, iteration: int) -> Results:
         # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
         every = self.options.eval_interval
-        yield from self._held_out("validation", iteration, iteration // every if every else 0)
+        yield from self._validate(iteration, iteration // every if every else 0)
         yield from self._held_out("test", iteration)
         yield from self._ask(iteration, everything=True)
 
@@ -59,9 +62,21 @@ class Evaluations:
         every = self.options.eval_interval
         return bool(every) and iteration % every == 0
 
-    def _held_out(self, split: Split, iteration: int, number: int = 0) -> Iterator[Evaluation]:
-        """number: how many evaluations on this split came before in an uninterrupted run."""
-        wanted = self.options.do_valid if split == "validation" else self.options.do_test
+    def _validate(self, iteration: int, number: int) -> Iterator[Evaluation]:
+        """number: how many validations came before in an uninterrupted run."""
+        if not self.sets:
+            yield from self._held_out("validation", iteration, number)
+            return
+        losses = {}
+        for each in self.sets:
+            for result in self._held_out(each.part, iteration, number):
+                losses[each.name] = result.loss
+                yield result
+        if losses:
+            yield Evaluation(iteration, "validation", mean_loss(self.sets, losses))
+
+    def _held_out(self, split: Part, iteration: int, number: int = 0) -> Iterator[Evaluation]:
+        wanted = self.options.do_test if split == "test" else self.options.do_valid
         if wanted is False or not self.options.eval_iters or not self.data.has(split):
             return
         self.progress.long(f"the evaluation after step {iteration}")

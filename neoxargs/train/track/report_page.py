@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
@@ -114,7 +114,7 @@ def page(
         tiles="".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(rows)),
         description="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
         loss=figure(loss),
-        charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*charts, *_tasks(rows)]),
+        charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*_sets(rows), *charts, *_tasks(rows)]),
         answers=answers.section(rows),
         planned=f"<h2>As configured</h2>\n{planned}" if planned else "",
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
@@ -151,6 +151,20 @@ def _loss(rows: Rows) -> Chart | None:
     level = ("unigram entropy", entropy) if entropy is not None else None
     unit = "nats per token" if is_cross_entropy(steps[-1]) else "of preference training"
     return Chart("Loss", unit, series, floats=True, level=level)
+
+
+def _sets(rows: Rows) -> Iterator[Chart]:
+    """Yield the chart of the losses of the named validation sets, if there are any."""
+    of_sets: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if name := row.get("split", "").partition("/")[2]:
+            of_sets.setdefault(name, []).append(row)
+    series = [
+        Series(name, f"source{number}", _points(of_set, "loss"), dots=True)
+        for number, (name, of_set) in enumerate([*of_sets.items()][: len(timeline_page.SOURCE_COLOURS)])
+    ]
+    if series:
+        yield Chart("Validation sets", "nats per token", series, floats=True)
 
 
 def _tasks(rows: Rows) -> list[Chart]:

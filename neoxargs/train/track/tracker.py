@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-
-Split = Literal["validation", "test"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,8 @@ class Evaluation:
     """The loss on held-out samples after `iteration` iterations."""
 
     iteration: int
-    split: Split
+    split: str
+    """`validation`, `test`, or `validation/NAME` of a named set."""
     loss: float
     character_perplexity: float | None = None
     """With `char_level_ppl`, the perplexity per character."""

@@ -91,6 +91,14 @@ def config(flags: str) -> Config:
         ("--data-path tokens", {"data_path": "tokens"}),
         ("--data-path 0.3 a 0.7 b", {"data_path": [0.3, "a", 0.7, "b"]}),
         ("--train-data-path 1 a 2 b --valid-data-path c --test-data-path d", {"train_data_weights": [1.0, 2.0]}),
+        (
+            "--train-data-path a --valid-data-path d/c_text_document e/c --test-data-path d --multiple-validation-sets",
+            {"validation": {"c": "d/c_text_document", "c-2": "e/c"}, "valid_data_paths": None},
+        ),
+        (
+            "--multiple-validation-sets --train-data-path a --valid-data-path 1 c 2 d --test-data-path d",
+            {"validation": {"c": "c", "d": "d"}, "valid_data_weights": None},
+        ),
         ("--async-save", {"save_in_background": True}),
         ("--save out --save-interval 5", {"save": "out", "checkpoint_factor": 5}),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t.json", {"tokenizer_type": "HFTokenizer"}),

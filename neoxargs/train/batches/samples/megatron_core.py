@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 from numpy.typing import NDArray
 
-from neoxargs.files.token_files.sources import Part
+from neoxargs.files.token_files.sources import Part, part_of
 from neoxargs.registry.data import Data
 
 
@@ -27,7 +27,7 @@ def gpt_dataset(file: Any, prefix: str, sequences: slice, samples: int, part: Pa
     from megatron.core.datasets.utils import Split
 
     indices: NDArray[np.int32] = np.arange(sequences.start, sequences.stop, dtype=np.int32)
-    split = {"train": Split.train, "validation": Split.valid, "test": Split.test}[part]
+    split = {"train": Split.train, "validation": Split.valid, "test": Split.test}[part_of(part)]
     return GPTDataset(file, prefix, indices, samples, split, settings)
 
 
