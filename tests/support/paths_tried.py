@@ -184,8 +184,8 @@ NOT_TRIED = {
     ),
     "it names a user's own files, tasks or folders": (
         "valid_data_paths validation test_data_paths valid_data_weights test_data_weights sample_input_file "
-        "eval_prompts_file eval_tasks eval_tasks_interval eval_tasks_limit eval_tasks_path checkpoint.use_node_local_storage "
-        "chat_template"
+        "eval_prompts_file eval_tasks eval_tasks_interval eval_tasks_limit eval_tasks_path chat_template "
+        "checkpoint.use_node_local_storage"
     ),
     "it concerns the fast writer of checkpoints, whose code must be compiled": (
         "checkpoint.writer.decoupled checkpoint.writer.data_parallel checkpoint.parallel_write.pipeline_stage"
