@@ -62,14 +62,16 @@ class Listed:
     def state(self) -> str:
         known = {"checksum": "verified" if self.verified else "complete", "size": "complete", "nothing": "not recorded"}
         state = f"damaged: {self.damage}" if self.damage else known[self.recorded]
+        loss = "" if self.by.validation_loss is None else f"; validation loss {self.by.validation_loss:.4f}"
         content = f"; {self.content}" if self.content else ""
-        return state + (", latest" if self.latest else "") + content
+        return state + (", latest" if self.latest else "") + loss + content
 
     def to_json(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration, "folder": str(self.folder), "written": round(self.written), "bytes": self.size,
             "layout": self.layout, "content": self.content, "damage": self.damage, "latest": self.latest,
             "recorded": self.recorded, "verified": self.verified, "run": self.by.run, "format": self.by.format,
+            "validation_loss": self.by.validation_loss,
         }  # fmt: skip
 
 

@@ -154,7 +154,7 @@ class Timeline(Record):
     @property
     def disk(self) -> list[tuple[int, float]]:
         """Iteration, and bytes of checkpoints on disk after it."""
-        kept, size = self.config.checkpoint.keep_last_n_checkpoints or len(self.saves), self.checkpoint_bytes
+        kept, size = most_kept(self.config) or len(self.saves), self.checkpoint_bytes
         points = [(self.start, 0.0)]
         for number, iteration in enumerate(self.saves, 1):
             points += [(iteration, points[-1][1]), (iteration, float(min(number, kept) * size))]
@@ -201,6 +201,13 @@ def checkpoint_bytes(config: Config) -> int:
 
 def most_at_once(written: int, config: Config) -> int:
     """Return the largest number of checkpoints that `save` holds at a time, of so many that are written."""
-    kept = config.checkpoint.keep_last_n_checkpoints
-    # One more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete.
+    kept = most_kept(config)
+    # One more than are kept, because the oldest is removed only after the newest is complete.
     return min(written, kept + 1) if kept else written
+
+
+def most_kept(config: Config) -> int | None:
+    """Return how many checkpoints `save` holds at most after one has been saved; None if all are kept."""
+    options = config.checkpoint
+    newest = options.keep_last_n_checkpoints
+    return newest and newest + (options.keep_best_checkpoints or 0)

@@ -6,7 +6,7 @@ from neoxargs.base.problems import listed
 from neoxargs.base.text import format_bytes, format_count
 from neoxargs.facts.description import counted
 from neoxargs.facts.lr_schedule import rates
-from neoxargs.facts.timeline import Drawn, Timeline
+from neoxargs.facts.timeline import Drawn, Timeline, most_kept
 
 #: Shares of the run at which the learning rate is listed.
 SHARES = (0.25, 0.5, 0.75)
@@ -65,8 +65,10 @@ def saves(timeline: Timeline) -> str:
     text = f"{counted(len(done), 'checkpoint')} in {timeline.config.checkpoint.save}, after iteration {first}"
     if not size:
         return text + "; a size is not known without the vocabulary"
-    kept = timeline.config.checkpoint.keep_last_n_checkpoints
-    removed = f", of which the last {kept} are kept" if kept and kept < len(done) else ""
+    options = timeline.config.checkpoint
+    best = f" and the {options.keep_best_checkpoints} best" if options.keep_best_checkpoints else ""
+    few = (most_kept(timeline.config) or len(done)) < len(done)
+    removed = f", of which the last {options.keep_last_n_checkpoints}{best} are kept" if few else ""
     if len(done) == 1:
         return f"{text}: {format_bytes(size)}"
     return f"{text}{removed}: {format_bytes(size)} each, at most {format_bytes(timeline.disk_bytes)} on disk"

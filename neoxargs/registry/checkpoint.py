@@ -57,6 +57,11 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """After each save, deletes all checkpoints except the newest N, where N is this number. If not set, all are
     kept."""
 
+    keep_best_checkpoints: Count | None = param(None, ours=True)
+    """Keeps so many checkpoints with the lowest validation loss, besides those of `keep_last_n_checkpoints`. Only those
+    count that are saved in an iteration with an evaluation, so `checkpoint_factor` should be a multiple of
+    `eval_interval`."""
+
     on_save_error: Literal["stop", "continue"] = param("stop", ours=True)
     """Reaction to a checkpoint that cannot be written because the disk is full, or the folder has vanished or is
     read-only: `stop` ends the run; `continue` prints a warning, and training continues until the next save. The last

@@ -21,7 +21,7 @@ from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import memory
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track.tracker import Outcome, Step
+from neoxargs.train.track.tracker import Evaluation, Outcome, Step
 from neoxargs.train.track.trackers import Trackers
 
 
@@ -154,6 +154,8 @@ class Loop:
     def _report(self, results: Results) -> None:
         for result in results:
             self.trackers.tell(result.tell)
+            if isinstance(result, Evaluation) and result.split == "validation":
+                self.saves.validated = result
 
     def _save(self, last: bool = False) -> None:
         if self.saves.needed(self.position):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.train.checkpoint.saving import Position, Saved, Saver
+from neoxargs.train.track.tracker import Evaluation
 from neoxargs.train.track.trackers import Trackers
 
 #: The id of the problem that a checkpoint cannot be written.
@@ -25,6 +27,8 @@ class Saves:
         self, options: Checkpoint, saver: Saver, trackers: Trackers, progress: Progress, saved: Position | None = None
     ) -> None:
         self.options, self.saver, self.trackers, self.progress, self.saved = options, saver, trackers, progress, saved
+        self.validated: Evaluation | None = None
+        """The last evaluation on the validation data."""
 
     @property
     def pending(self) -> bool:
@@ -50,8 +54,14 @@ class Saves:
         self.progress.long(f"saving the checkpoint of step {position.iteration}")
         self.trackers.restore_folders()
         self.finish()
+        self.saver.validation_loss = self._validation_loss(position.iteration)
         if self._complete(lambda: self.saver.save(position), last):
             self.saved = position
+
+    def _validation_loss(self, iteration: int) -> float | None:
+        """Return the validation loss of this iteration; None if it is not known, or not finite."""
+        found = self.validated
+        return found.loss if found and found.iteration == iteration and math.isfinite(found.loss) else None
 
     def finish(self, last: bool = False) -> None:
         """Wait for the checkpoint that is written in the background, if any, and make it visible."""

@@ -141,7 +141,8 @@ TOGETHER: Values = {
     Z + "log_trace_cache_warnings": True, Z + "enable_sanity_checks": True,
     # files
     "save": "{}/save", "checkpoint_factor": 2, "checkpoint_scale": "log", "extra_save_iters": [1],
-    "keep_last_n_checkpoints": 2, "on_save_error": "continue", "save_in_background": True, "no_save_optim": True,
+    "keep_last_n_checkpoints": 2, "keep_best_checkpoints": 1,
+    "on_save_error": "continue", "save_in_background": True, "no_save_optim": True,
     "no_save_rng": True,
     "checkpoint_validation_with_forward_pass": True, "checkpoint.tag_validation": "FAIL",
     "checkpoint.checkpoint_serialization": False, "checkpoint.writer.type": "PYTHON",

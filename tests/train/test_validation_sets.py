@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from neoxargs.files import metrics
+from neoxargs.files.checkpoints.folder import checkpoints, iteration_of, written_by
 from neoxargs.files.token_files import writer
 from tests.support.processes import rank_arguments, train_on_rank
 from tests.support.ranks import run_ranks
@@ -51,7 +52,8 @@ def losses(files: Path, folder: Path, layout: str, **data: Any) -> dict[str, lis
             return [found(of) for of in value]
         return str(files / value) if isinstance(value, str) else value
 
-    values = {"train_data_paths": [str(files / "train")]} | {name: found(value) for name, value in data.items()}
+    named = {name: found(value) if name.startswith(("valid", "test")) else value for name, value in data.items()}
+    values = {"train_data_paths": [str(files / "train")]} | named
     arguments = rank_arguments(folder, world, **RUN | parallel | values)
     for code, _, errors in run_ranks(train_on_rank, world, arguments):
         assert code == 0, errors
@@ -82,6 +84,26 @@ def test_a_set_has_the_loss_that_it_has_as_the_only_validation_data(files: Path,
     page = (tmp_path / "out" / "report.html").read_text()
     [chart] = re.findall(r'aria-label="Validation sets">.*?</svg>', page)
     assert ">code<" in chart and ">law<" in chart
+
+
+@pytest.mark.shows("keep_best_checkpoints")
+def test_the_checkpoints_with_the_lowest_validation_loss_are_kept(files: Path, tmp_path: Path) -> None:
+    """With a learning rate at which the loss rises and falls; the run is stopped and resumed in between."""
+    save, every = tmp_path / "saved", 2
+    run = {"save": str(save), "load": str(save), "validation": SETS, "train_iters": 16, "checkpoint_factor": every,
+           "eval_interval": every, "keep_last_n_checkpoints": 1, "keep_best_checkpoints": 2,
+           "optimizer": {"type": "Adam", "params": {"lr": 0.3}}}  # fmt: skip
+    losses(files, tmp_path, "one rank", **run, exit_interval=10)
+    found = losses(files, tmp_path, "one rank", **run)["validation"]
+    kept: set[int] = set()
+    for number in range(1, len(found) + 1):
+        best = sorted({*kept, number}, key=lambda each: found[each - 1] or 0)[:2]
+        kept = {*best, number}
+    assert kept != {*range(len(found) - len(kept) + 1, len(found) + 1)}  # not just the newest
+    names = {checkpoint: written_by(checkpoint).validation_loss for checkpoint in checkpoints(save)}
+    assert {iteration_of(checkpoint): loss for checkpoint, loss in names.items()} == {
+        every * number: found[number - 1] for number in kept
+    }
 
 
 @pytest.mark.slow

@@ -78,6 +78,8 @@ class Written(Record):
     """The Slurm job, by which a requeued job knows its checkpoints; empty if there is none."""
     format: int = FORMAT
     """0 in the checkpoints of other programs, and of versions that recorded no format."""
+    validation_loss: float | None = None
+    """None if the run was not evaluated in this iteration."""
 
     def to_json(self) -> str:
         return json.dumps(as_dict(self))
@@ -88,7 +90,8 @@ def written_by(checkpoint: Path) -> Written:
     try:
         found = json.loads(_text(checkpoint / RUN))
         run, start, version = found.get("run", ""), found.get("start", 0), found.get("format", 0)
-        return Written(str(run), int(start), str(found["job"]), int(version))
+        loss = found.get("validation_loss")
+        return Written(str(run), int(start), str(found["job"]), int(version), None if loss is None else float(loss))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return Written(format=0)
 
@@ -110,6 +113,15 @@ def newest_first(folder: Path) -> list[Path]:
     named = folder / (latest(folder) or LATEST)  # LATEST is not the name of any checkpoint
     first = line(named) if named in found else []
     return [*first, *(other for other in found if other not in first)]
+
+
+def outdated(folder: Path, newest: int, best: int) -> list[Path]:
+    """Return all checkpoints but the newest ones and those with the lowest validation losses, so many of each."""
+    found = newest_first(folder)
+    losses = {checkpoint: written_by(checkpoint).validation_loss for checkpoint in found} if best else {}
+    rated = sorted((loss, order) for order, loss in enumerate(losses.values()) if loss is not None)
+    kept = {*found[:newest], *(found[order] for _, order in rated[:best])}
+    return [checkpoint for checkpoint in found if checkpoint not in kept]
 
 
 def line(checkpoint: Path) -> list[Path]:

@@ -64,6 +64,41 @@ def extra_save_iters_are_reached(
 
 
 @check
+def keep_best_checkpoints_has_an_effect(
+    save: str | None,
+    keep_best_checkpoints: int | None,
+    keep_last_n_checkpoints: int | None,
+    checkpoint_factor: float | None,
+    checkpoint_scale: str,
+    eval_interval: int,
+    eval_iters: int,
+) -> Finding | None:
+    """keep_best_checkpoints compares the validation losses of checkpoints. Without keep_last_n_checkpoints all of them
+    are kept, and one that is saved in an iteration without an evaluation is never among the best.
+
+        save: checkpoints
+        checkpoint_factor: 15
+        eval_interval: 10
+        keep_best_checkpoints: 2
+        keep_last_n_checkpoints: 2
+    """
+    if not save or not keep_best_checkpoints:
+        return None
+    if not keep_last_n_checkpoints:
+        what = "keep_best_checkpoints has no effect: without keep_last_n_checkpoints, all checkpoints are kept"
+        return warn(what, "set keep_last_n_checkpoints as well", ["keep_best_checkpoints", "keep_last_n_checkpoints"])
+    if not eval_interval or not eval_iters:
+        what = "keep_best_checkpoints has no effect: no checkpoint has a validation loss before the end of the run"
+        return warn(what, "set eval_interval and eval_iters", ["keep_best_checkpoints", "eval_interval", "eval_iters"])
+    if checkpoint_scale == "linear" and checkpoint_factor and checkpoint_factor % eval_interval:
+        what = "keep_best_checkpoints: most checkpoints have no validation loss, because checkpoint_factor "
+        what += f"({checkpoint_factor:g}) is no multiple of eval_interval ({eval_interval})"
+        about = ["keep_best_checkpoints", "checkpoint_factor", "eval_interval"]
+        return warn(what, "set checkpoint_factor to a multiple of eval_interval", about)
+    return None
+
+
+@check
 def extra_save_iters_are_kept(
     save: str | None,
     extra_save_iters: Sequence[int] | None,

@@ -22,6 +22,7 @@ from neoxargs.files.checkpoints.folder import (
     delete,
     hide,
     newest_first,
+    outdated,
     point_latest_at,
     remove,
     tag,
@@ -84,12 +85,15 @@ class Removal:
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
 
-    def prune(self, folder: Path, keep: int) -> None:
-        """Begin to remove all but the `keep` newest checkpoints; the one that was just saved is the newest."""
+    def prune(self, folder: Path, keep: int, best: int = 0) -> None:
+        """Begin to remove all but the `keep` newest and the `best` best checkpoints.
+
+        The one that was just saved is the newest.
+        """
         self.wait()
-        found = newest_first(folder)
-        if old := found[keep:]:
-            self.thread = threading.Thread(target=_remove, args=(old, found[0]), name="removal", daemon=True)
+        if old := outdated(folder, keep, best):
+            newest = newest_first(folder)[0]
+            self.thread = threading.Thread(target=_remove, args=(old, newest), name="removal", daemon=True)
             self.thread.start()
 
     def wait(self) -> None:

@@ -22,6 +22,7 @@ import yaml
 from torch import nn
 
 from neoxargs.base.problems import Problem, Problems, listed
+from neoxargs.base.record import replace
 from neoxargs.config.config import Config
 from neoxargs.facts.trained import is_frozen
 from neoxargs.files import tokenizer_folder
@@ -75,7 +76,7 @@ class Saver:
     beside: the ranks whose files are in the same folder.
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
     references: the reference log-probabilities of preference training.
-    written: what its checkpoints record of this run.
+    written, validation_loss: what its checkpoints record of this run, and of the model at the next save.
     initial: the checkpoint whose weights the run began with (`finetune`); None if they were random or a frozen model's.
     """
 
@@ -83,6 +84,7 @@ class Saver:
     references: References | None = None
     initial: checkpoint_folder.Base | None = None
     written = checkpoint_folder.Written()
+    validation_loss: float | None = None
 
     def __init__(self, config: Config, engine: interface.Engine, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
@@ -148,7 +150,8 @@ class Saver:
             with files.errors_kept():
                 commit.commit(root, position.iteration, written)
                 if self.options.keep_last_n_checkpoints:
-                    self.removal.prune(root, self.options.keep_last_n_checkpoints)
+                    best = self.options.keep_best_checkpoints or 0
+                    self.removal.prune(root, self.options.keep_last_n_checkpoints, best)
         # Also a barrier: no rank goes on to load or report a checkpoint before it is visible.
         self._compare_outcomes(files, position)
         self.last = root / checkpoint_folder.tag(position.iteration)
@@ -204,7 +207,8 @@ class Saver:
         if self.leads:
             _write_config(files, self.config)
             _write_tokenizer(files, self.config)
-            files.text(self.written.to_json(), files.part / checkpoint_folder.RUN)
+            written = replace(self.written, validation_loss=self.validation_loss)
+            files.text(written.to_json(), files.part / checkpoint_folder.RUN)
             if self.references:
                 recorded.write(recorded.Recorded(self.references.tables, self.initial), files)
             if self.base:
