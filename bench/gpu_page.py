@@ -144,7 +144,7 @@ def _layouts(rows: Iterable[Row]) -> str:
             _number(row.get("difference"), ".1e"),
             _number(row.get("logits"), ".1e"),
             "" if row.get("waits") is None else str(len(row["waits"])),
-            row["problem"] or "ok",
+            "; ".join([row["problem"] or "ok", *row.get("recurrent", ())]),
         ]
         for row in rows
     ]

@@ -139,7 +139,13 @@ def _losses(trial: Trial, config: Config) -> dict[str, Any]:
     results = [trained.train_step(batches) for _ in range(trial["steps"])]
     waits = _waits(trained, batches) if trained.deepspeed.device.type == "cuda" else []
     losses = [result.loss for result in results]
-    row = {"losses": losses, "norm": results[0].grad_norm, "logits": logits, "waits": waits}
+    row = {
+        "losses": losses,
+        "norm": results[0].grad_norm,
+        "logits": logits,
+        "waits": waits,
+        "recurrent": trained.kernels,
+    }
     if several:
         row |= {"attention": _attention(trained, batches), **sent_in_a_step(trained, batches, config)}
     mesh.destroy_groups()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from neoxargs.config.config import Config
+from neoxargs.facts.data import masks_documents
 
 
 class Tensor(NamedTuple):
@@ -37,3 +38,14 @@ class Recurrence(NamedTuple):
     def others(self, config: Config) -> int:
         """Return the number of elements of the other weights, except norms of the model's kind."""
         return sum(tensor.numel for tensor in self.tensors(config) if not tensor.multiplies)
+
+
+def excludes_kernels(config: Config) -> str:
+    """Return why no kernel of another package can compute recurrent layers; "" if one can."""
+    if config.training.deterministic:
+        return "it adds gradients in any order, which deterministic excludes"
+    if masks_documents(config.data):
+        return "it cannot begin a document anew"
+    if config.zero_optimization.stage == 3:
+        return "ZeRO stage 3 divides the weights that it reads"
+    return ""

@@ -18,11 +18,14 @@ class Mamba(Group, origin="NeoX", effect="model"):
     Default: `intermediate_size` if it is set, otherwise `expansion_factor` x `hidden_size`, with a factor of 2 if that
     is not set either, as in GPT-NeoX."""
 
-    mamba_selective_scan_fusion: bool = param(False, effect="none", no_effect_reason=_TORCH_SCAN)
-    """Runs the selective scan of Mamba layers as one CUDA kernel of the mamba-ssm package. The result is the same."""
+    mamba_selective_scan_fusion: bool = param(False)
+    """On GPUs, runs the selective scan of Mamba layers as one kernel of mamba-ssm, if this package is installed and its
+    results on this GPU are those of torch; the log says which of the two runs and why. Equal except for rounding. No
+    GPU has run it yet."""
 
-    mamba_causal_conv_fusion: bool = param(False, effect="none", no_effect_reason=_TORCH_SCAN)
-    """Runs the short convolution of Mamba layers through the causal-conv1d package. The result is the same."""
+    mamba_causal_conv_fusion: bool = param(False)
+    """On GPUs, runs the short convolution of Mamba layers as one kernel of causal-conv1d, under the conditions of
+    `mamba_selective_scan_fusion`."""
 
     mamba_inner_func_fusion: bool = param(False, effect="none", no_effect_reason=_TORCH_SCAN)
     """Runs everything inside a Mamba layer as one kernel of the mamba-ssm package. The result is the same."""
@@ -59,6 +62,10 @@ class Rwkv(Group, origin="NeoX", effect="model"):
     ffn_dim: Count | None = param(None, derived=True)
     """Width of the channel mixing of RWKV layers. Default: 3.5 x `hidden_size`, or `intermediate_size` if that or
     `expansion_factor` is set, rounded down to a multiple of 32."""
+
+    rwkv_wkv_fusion: bool = param(False, ours=True)
+    """On GPUs, runs the linear attention of RWKV layers as kernels of flash-linear-attention, under the conditions of
+    `mamba_selective_scan_fusion`."""
 
 
 class Gmlp(

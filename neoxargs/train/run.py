@@ -100,6 +100,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     if objective(config.post_training.train_impl).reference:
         reference.prepare(config, trainer, data, mesh, saver, progress)
     described = _described_run(config, process.world_size, position, vocabulary.padded)
+    described = replace(described, kernels=trainer.kernels)
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
     trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)

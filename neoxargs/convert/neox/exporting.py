@@ -49,7 +49,13 @@ from neoxargs.train.parallel.layers import TensorShard
 #: Kinds of optimizer state with a step count for each weight and group.
 ADAMS = ("adam", "onebitadam")
 #: Parameters of the model that only this package has, and that say how GPT-NeoX computes it, or change no result.
-SAME_MODEL = ("softmax_over_padding", "rms_norm_epsilon_under_root", "compile_layers", "mamba_inner_size")
+SAME_MODEL = (
+    "softmax_over_padding",
+    "rms_norm_epsilon_under_root",
+    "compile_layers",
+    "mamba_inner_size",
+    "rwkv_wkv_fusion",
+)
 
 
 class Target(NamedTuple):

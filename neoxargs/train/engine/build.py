@@ -33,6 +33,7 @@ from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.pipeline import pipeline
+from neoxargs.train.engine.recurrent_kernels import use_kernels
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain, Trainer
 from neoxargs.train.losses import objective
@@ -90,6 +91,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
             if trains
             else _engine(settings, module, mesh)
         )
+    kernels = use_kernels(module, config, device) if trains else []
     if compiles:
         loss, samples = Loss.of(config, vocabulary, weights.ranks), engine.train_micro_batch_size_per_gpu()
         check_gradients(module, config, samples, loss, weights.ranks, device)
@@ -103,6 +105,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     by_token = config.training.loss_average == "tokens"
     watch = NonFinite(engine, mesh) if trains else None
     trainer = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, shared.losses, by_token)
+    trainer.kernels = kernels
     if trains and config.training.on_divergence == "skip":
         skip_steps.install(engine, mesh, trainer.losses)
     return trainer

@@ -48,7 +48,7 @@ def check_gradients(
         if loss.compiled:
             tokens, uncompiled = samples * config.shape.seq_length, replace(loss, compiled=False)
             compiled, expected = (gradient_of_slice(each, tokens, kind, device) for each in (loss, uncompiled))
-            errors["cross entropy"] = _distance(compiled, expected)
+            errors["cross entropy"] = distance(compiled, expected)
     wrong = _of_all_ranks(
         {name: error for name, error in errors.items() if not error <= LIMITS[kind.itemsize]}
     )  # NaN too
@@ -112,8 +112,9 @@ def _distances(layer: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str
         expected = compute()
     vectors = [float(x.float().norm()) for x in expected.values() if x.dim() == 1]
     shortest = SHORTEST * max(vectors, default=0.0)
-    return {f"{layer}.{name}": _distance(compiled[name], x, shortest) for name, x in expected.items()}
+    return {f"{layer}.{name}": distance(compiled[name], x, shortest) for name, x in expected.items()}
 
 
-def _distance(found: Tensor, expected: Tensor, shortest: float = 0.0) -> float:
+def distance(found: Tensor, expected: Tensor, shortest: float = 0.0) -> float:
+    """Return the length of the difference of two tensors relative to that of the second, at least `shortest`."""
     return float((found.float() - expected.float()).norm()) / max(float(expected.float().norm()), shortest)

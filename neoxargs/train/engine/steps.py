@@ -91,6 +91,8 @@ class Trainer:
     ) -> None:
         self.deepspeed, self.reporter, self.mesh, self.watch, self.by_token = deepspeed, reporter, mesh, watch, by_token
         self.added_losses = added_losses
+        #: A line about each kernel of another package that the configuration asks for.
+        self.kernels: list[str] = []
         self.batch_size = int(deepspeed.train_batch_size())
         self.micro_batches = int(deepspeed.gradient_accumulation_steps())
 

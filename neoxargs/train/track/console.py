@@ -32,6 +32,8 @@ class Console(Tracker):
             self._say(f"iteration {run.start} of {run.iterations} is already done: {hint}")
         elif run.start:
             self._say(f"resuming after iteration {run.start}")
+        for about in run.kernels:
+            self._say(about)
 
     def on_step(self, step: Step) -> None:
         self.window.append(step)

@@ -31,6 +31,8 @@ class Run:
     has_perplexity: bool = True
     """Whether the loss is a cross entropy, whose exponential is the perplexity."""
     batch_size_changes: bool = False
+    kernels: Sequence[str] = ()
+    """A line about each kernel of another package that the configuration asks for."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ def test_console(tmp_path: Path) -> None:
 def test_console_reports_resuming_skipped_steps_and_interruption(tmp_path: Path) -> None:
     lines: list[str] = []
     console = Console(1, lines.append)
-    console.on_start(replace(run(tmp_path, start=3), peak_tflops=0.1))
+    console.on_start(replace(run(tmp_path, start=3), peak_tflops=0.1, kernels=["scan: a kernel"]))
+    assert lines.pop() == "scan: a kernel"
     console.on_step(step(4, grad_norm=None, skipped=True))
     console.on_end(Outcome(4, "SIGTERM", None))
     assert lines[0] == "resuming after iteration 3"

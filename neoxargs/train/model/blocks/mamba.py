@@ -23,6 +23,8 @@ from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.norm import norm, normed
 from neoxargs.train.model.shared import Shared
+from neoxargs.train.ops import kernels
+from neoxargs.train.ops.convolution import convolve
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.ops.scan import Inputs, selective_scan
 from neoxargs.train.parallel.communicate import copy_to_ranks
@@ -83,6 +85,8 @@ class Mixer(nn.Module):
         self.A_log.no_weight_decay = True  # type: ignore[attr-defined]
         self.D = weights.parameter("D", (inner,), ones, split=0)
         self.out_proj = weights.row("out_proj", inner, hidden, init_out, bias)
+        #: mamba-ssm's scan, where it runs (engine/recurrent_kernels.py).
+        self.kernel: kernels.Kernel | None = None
         #: Set during text generation only.
         self.cache: Cache | None = None
 
@@ -91,23 +95,29 @@ class Mixer(nn.Module):
         x_BSI, gate_BSI = self.in_proj(hidden_BSD).chunk(2, dim=-1)
         starts_BS = starts_BS if self.resets else None
         window_BSI, state_BIM = (None, None) if self.cache is None else self.cache.state() or (None, None)
-        x_BSI, window_BSI = self.conv1d(x_BSI, starts_BS, window_BSI)
-        y_BSI, state_BIM = selective_scan(self._scan_inputs(self.recompute(F.silu, x_BSI), starts_BS), state_BIM)
-        if self.cache is not None:
+        x_BSI, window_BSI = self.conv1d(x_BSI, starts_BS, window_BSI, self.cache is not None)
+        y_BSI, state_BIM = self._scan(self.recompute(F.silu, x_BSI), starts_BS, state_BIM)
+        if self.cache is not None and state_BIM is not None:
             self.cache.keep((self.cache.last(window_BSI, TAPS - 1), state_BIM))
         update_BSD: Tensor = self.out_proj(y_BSI * self.recompute(F.silu, gate_BSI))
         return update_BSD
 
-    def _scan_inputs(self, x_BSI: Tensor, starts_BS: Tensor | None) -> Inputs:
+    def _scan(self, x_BSI: Tensor, starts_BS: Tensor | None, state_BIM: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return y_BSI, and the state after the last token if a cache keeps it."""
         # Every rank uses all of it for its own channels, so the gradients are summed.
         packed = copy_to_ranks(self.x_proj(x_BSI), self.tensor)
         narrow_BSL, into_BSM, out_BSM = packed.split(self.widths, dim=-1)
+        A_IM, D_I = -torch.exp(self.A_log.float()), self.D.float()
+        if self.kernel is not None and self.cache is None and starts_BS is None:
+            steps_BSI = F.linear(narrow_BSL, self.dt_proj.weight)
+            bias_I = self.dt_proj.bias
+            return kernels.scan(self.kernel, x_BSI, steps_BSI, bias_I, into_BSM, out_BSM, A_IM, D_I), None
         steps_BSI = self.dt_proj(narrow_BSL)
         padding_BS = None if self.cache is None else self.cache.padding(steps_BSI.shape[1])
         if padding_BS is not None:  # a step of size 0 leaves the state as it is
             steps_BSI = steps_BSI.masked_fill(padding_BS.unsqueeze(-1), -torch.inf)
         resets_BS = None if starts_BS is None else starts_BS == torch.arange(x_BSI.shape[1], device=x_BSI.device)
-        return Inputs(x_BSI, steps_BSI, into_BSM, out_BSM, -torch.exp(self.A_log.float()), self.D.float(), resets_BS)
+        return selective_scan(Inputs(x_BSI, steps_BSI, into_BSM, out_BSM, A_IM, D_I, resets_BS), state_BIM)
 
 
 class Convolution(nn.Module):
@@ -119,25 +129,23 @@ class Convolution(nn.Module):
         self.weight = weights.parameter("weight", (inner, 1, TAPS), method, split=0)
         biased = config.mamba.mamba_use_bias_in_conv
         self.bias = weights.parameter("bias", (inner,), method, split=0) if biased else None
+        #: causal-conv1d's kernel, where it runs (engine/recurrent_kernels.py).
+        self.kernel: kernels.Kernel | None = None
 
     def forward(
-        self, x_BSI: Tensor, starts_BS: Tensor | None = None, before_BSI: Tensor | None = None
+        self,
+        x_BSI: Tensor,
+        starts_BS: Tensor | None = None,
+        before_BSI: Tensor | None = None,
+        continues: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output (B, S, I), and the inputs with those of the tokens before.
+        """Return the output (B, S, I), and the inputs, if a pass of later tokens `continues`, with those before.
 
         before_BSI: inputs of the TAPS - 1 tokens before; None for zeros. Documents see only their own tokens.
         """
-        padded_BSI = F.pad(x_BSI, (0, 0, TAPS - 1, 0)) if before_BSI is None else torch.cat((before_BSI, x_BSI), 1)
-        taps, length = self.weight[:, 0], x_BSI.shape[1]  # (I, TAPS)
-        y_BSI = x_BSI * taps[:, -1] if self.bias is None else torch.addcmul(self.bias, x_BSI, taps[:, -1])
-        for back in range(1, TAPS):
-            first = TAPS - 1 - back
-            earlier_BSI = padded_BSI[:, first : first + length]
-            if starts_BS is not None:
-                other_BS = torch.arange(length, device=x_BSI.device) - back < starts_BS
-                earlier_BSI = earlier_BSI.masked_fill(other_BS.unsqueeze(-1), 0)
-            y_BSI = torch.addcmul(y_BSI, earlier_BSI, taps[:, first])
-        return y_BSI, padded_BSI
+        if self.kernel is not None and starts_BS is None and not continues:
+            return kernels.convolve(self.kernel, x_BSI, self.weight[:, 0], self.bias), x_BSI
+        return convolve(x_BSI, self.weight[:, 0], self.bias, starts_BS, before_BSI)
 
 
 class StepSizes(nn.Module):

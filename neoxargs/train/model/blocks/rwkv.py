@@ -20,6 +20,7 @@ from neoxargs.facts.rwkv import DECAY_RANK, MIXING_RANK, rwkv_widths
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.shared import Shared
+from neoxargs.train.ops import kernels
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.ops.wkv import wkv
 from neoxargs.train.parallel.init import Initializer, uniform
@@ -78,6 +79,8 @@ class TimeMixing(nn.Module):
         )
         self.output = weights.row("output", width, hidden, _linear(width), bias=False)
         self.ln_x = nn.GroupNorm(self.heads, width, eps=HEAD_EPSILON)
+        #: flash-linear-attention's WKV, where it runs (engine/recurrent_kernels.py).
+        self.kernel: kernels.WkvKernel | None = None
         #: Set during text generation only.
         self.cache: Cache | None = None
 
@@ -91,7 +94,7 @@ class TimeMixing(nn.Module):
         w = self.time_decay + torch.tanh(xw_BSD @ self.time_decay_w1) @ self.time_decay_w2
         r, k, v = self.receptance(xr_BSD), self.key(xk_BSD), self.value(xv_BSD)
         y_BSNH, state_BNHH = self._wkv(r, k, v, w, state_BNHH, starts_BS)
-        if self.cache is not None:
+        if self.cache is not None and state_BNHH is not None:
             self.cache.keep((self.cache.last(F.pad(x_BSD, (0, 0, 1, 0)), 1), state_BNHH))
         # The norm of each head takes (T, N x H).
         normed = self.ln_x(y_BSNH.to(x_BSD.dtype).flatten(0, 1).flatten(1)).view(*x_BSD.shape[:2], -1)
@@ -100,9 +103,11 @@ class TimeMixing(nn.Module):
 
     def _wkv(
         self, r: Tensor, k: Tensor, v: Tensor, w: Tensor, state_BNHH: Tensor | None, starts_BS: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Call `wkv` for vectors of all heads, (B, S, N x H) each."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Call `wkv` for vectors of all heads, (B, S, N x H) each; return the last state if a cache keeps it."""
         r_BSNH, k_BSNH, v_BSNH, w_BSNH = (x.view(*x.shape[:2], self.heads, -1) for x in (r, k, v, w))
+        if self.kernel is not None and self.cache is None and starts_BS is None:
+            return kernels.wkv(self.kernel, r_BSNH, k_BSNH, v_BSNH, w_BSNH, self.time_faaaa), None
         if state_BNHH is None:
             width = r_BSNH.shape[-1]
             state_BNHH = r.new_zeros(len(r), self.heads, width, width, dtype=torch.float32)
