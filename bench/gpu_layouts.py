@@ -69,6 +69,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "sliding window": BF16 | {"sliding_window_width": 50, "num_kv_heads": 2},
     "documents": BF16 | DOCUMENTS,
     "documents, rotary": BF16 | DOCUMENTS | {"pos_emb": "rotary"},
+    "documents, varlen": BF16 | DOCUMENTS | {"pos_emb": "rotary", "attention_backend": "varlen"},
     "documents, heads of 96": BF16 | DOCUMENTS | {"pos_emb": "rotary", "head_dim": 96},
     **{
         f"attention: {kind}": BF16 | {"attention_config": ["global", kind], "sparsity_config": SPARSITY}
@@ -216,10 +217,11 @@ def layout(name: str) -> dict[str, Any]:
 
 
 def fp32_on_cpu(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a layout is compared with on the CPU: fp32, uncompiled, and no dropout, whose masks would differ."""
+    """Return what a layout is compared with on the CPU: fp32, without kernels of GPUs, and without dropout."""
     # 16 bits without ZeRO run as ZeRO-1, of which sm3 knows (it then keeps a maximum per element).
     stage = {"zero_optimization.stage": 1} if config["precision"] != "fp32" else {}
-    return {**stage, **config, "precision": "fp32", "hidden_dropout": 0.0, "compile_layers": False}
+    anywhere = {"precision": "fp32", "hidden_dropout": 0.0, "compile_layers": False, "attention_backend": "auto"}
+    return {**stage, **config, **anywhere}
 
 
 def compare_layouts_of_several(names: Sequence[str], gpus: int, small: bool, end: float) -> list[Row]:

@@ -16,7 +16,7 @@ from neoxargs.facts.attention import attention_width
 from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.model import matrices_of_layer, mlp_width
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.plan.memory.attention import share_in_steps
+from neoxargs.plan.memory.attention import share_unfused
 from neoxargs.plan.memory.recompute import recomputed_groups, stops_early
 from neoxargs.plan.memory.stages import Stage
 
@@ -50,7 +50,7 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     # A group's last product is not recomputed, because nothing after it is kept, unless there is dropout.
     skips_last = stops_early(config) and not config.regularization.hidden_dropout
     last = 2 * sizes.tokens * hidden * mlp_width(config.shape, config.mlp) // tensor
-    unfused = 0.0 if config.precision.precision == "fp32" else share_in_steps(config)
+    unfused = 0.0 if config.precision.precision == "fp32" else share_unfused(config)
     return Operations(
         linear=(times + 2) * layers * linear - (groups * last if skips_last else 0),
         # `attention` is two products; a backward pass has five, or four where the scores are stored.

@@ -125,7 +125,6 @@ from neoxargs.facts.model import parameters
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.ops import flex
 from neoxargs.train.parallel.layers import Weights
 from tests.support.layouts import TENSOR, TWO_STAGES
 from tests.support.small_gpt import VOCABULARY, small
@@ -167,7 +166,7 @@ def test_flex_attention_and_steps_agree(kind: str, monkeypatch: pytest.MonkeyPat
     attention, inputs = layer(**KINDS[kind]), [part.detach() for part in heads()]
     with torch.no_grad():  # flex_attention has no backward pass on CPUs
         steps = attention._attend(*inputs, None, 0.0)
-        monkeypatch.setattr(flex, "is_supported", lambda *_: True)
+        monkeypatch.setattr(SelfAttention, "_kernel", lambda *_: "flex")
         monkeypatch.setattr(attention.scores, "in_steps", None)
         torch.testing.assert_close(attention._attend(*inputs, None, 0.0), steps)
 

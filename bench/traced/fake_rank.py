@@ -31,10 +31,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from neoxargs.facts.attention import fits_flex
+from neoxargs.facts.attention_kernels import Place
 from neoxargs.registry.parallel import Parallel
-from neoxargs.train.model import embedding, scores
-from neoxargs.train.ops import flex, fused, rotary, sdpa
+from neoxargs.train.model import attention, embedding, scores
+from neoxargs.train.ops import fused, rotary, sdpa
 from neoxargs.train.parallel import layers
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh, build_mesh
@@ -95,7 +95,7 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(
         scores.Scores, "in_flex", lambda _self, query, key, value, *_: fused_attention(query, key, value)
     )
-    yield patch.object(flex, "is_supported", lambda query, dropout: fits_flex(query.shape[-1], dropout))
+    yield patch.object(attention, "place", lambda device: Place())
     yield patch.object(sdpa, "has_gqa_kernel", lambda query, masked: not masked and query.dtype != torch.float32)
     for module in (fused, scores, embedding):
         yield patch.object(module, "different_on_each_rank", lambda axis, device: nullcontext())

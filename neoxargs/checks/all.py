@@ -17,6 +17,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.programs import Program
 from neoxargs.base.record import Record
 from neoxargs.checks import trainer as trainer_support
+from neoxargs.checks.attention import stored_scores, unusable_here, unusable_kernels
 from neoxargs.checks.checkpoint.folders import (
     missing_checkpoint,
     no_checkpoint_to_read,
@@ -279,6 +280,7 @@ CHECKS: tuple[Check, ...] = (
     Check("files", lambda spec: fit_of_checkpoint(spec.config), ("export",)),
     Check("files", _read_by_generate, ("generate",)),
     Check("machine", _precision),
+    Check("machine", unusable_here),
     Check("machine", _installed),
     Check("machine", lambda spec: missing_harness(spec.config), ("eval",)),
     Check("folders", lambda spec: overwritten_checkpoint(spec.config)),
@@ -290,6 +292,8 @@ CHECKS: tuple[Check, ...] = (
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
     Check("values", lambda spec: other_size(spec.config, spec.texts)),
     Check("values", lambda spec: groups_across_hosts(spec.config, spec.resources)),
+    Check("values", unusable_kernels),
+    Check("values", stored_scores),
     Check("values", receiver_problems),
     Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
     Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),

@@ -1,4 +1,4 @@
-"""The attention of a layer: its sizes, how its scores are computed, and which kernels can do that.
+"""The attention of a layer: its sizes, and how its scores are computed.
 
 Trainer, plan and pages read these functions; a mechanism that changes scores is a field of `ScoreRule`.
 """
@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.recurrent import Tensor
 from neoxargs.registry.model import Attention, Shape
-
-#: Position embeddings that are added to the attention scores.
-BIASED = ("alibi", "rpe")
-#: Kinds of attention whose mask is purely causal.
-CAUSAL = ("global", "flash")
-#: Head dimensions of flex_attention's kernels, which compute those between two powers of two as the larger one.
-FLEX_WIDTHS = range(16, 257, 16)
 
 
 def head_dim(shape: Shape) -> int:
@@ -73,6 +65,8 @@ class ScoreRule(Record):
     """Whether half precision is computed in steps, with the softmax in fp32, if the only mask is the causal one."""
     masked_in_steps: bool = False
     """The same with any other mask, or with a bias."""
+    always_in_steps: bool = False
+    """Whether everything is computed in steps, in fp32 too."""
 
     @property
     def fused(self) -> bool:
@@ -84,37 +78,29 @@ class ScoreRule(Record):
 
         half: whether activations are in fp16 or bf16.
         """
-        return half and (self.masked_in_steps if masked else self.causal_in_steps)
+        return self.always_in_steps or (half and (self.masked_in_steps if masked else self.causal_in_steps))
 
 
 def score_rule(config: Config, layer: int) -> ScoreRule:
     """Return the rule of a layer, counted from 0.
 
-    As in Megatron, the first layer divides by 1. `flash` layers ask for a kernel that does not store the scores.
+    As in Megatron, the first layer divides by 1. `flash` layers, and a kernel that `attention_backend` names, do not
+    store the scores.
     """
     attention, fusion = config.attention, config.fusion
     softcap = attention.attn_logit_softcapping or 0.0
     scaled = attention.apply_query_key_layer_scaling
-    if layer_kind(config, layer) == "flash" or not (scaled or attention.attention_softmax_in_fp32):
+    always = attention.attention_backend == "unfused"
+    asked = attention.attention_backend == "auto" and layer_kind(config, layer) != "flash"
+    if not (always or (asked and (scaled or attention.attention_softmax_in_fp32))):
         return ScoreRule(softcap)
     return ScoreRule(
         softcap,
         layer + 1 if scaled else 1,
         causal_in_steps=not fusion.scaled_upper_triang_masked_softmax_fusion,
         masked_in_steps=not fusion.scaled_masked_softmax_fusion,
+        always_in_steps=always,
     )
-
-
-def is_masked(config: Config, layer: int) -> bool:
-    """Whether the layer has another mask than the causal one, or a bias on its scores."""
-    if config.embedding.pos_emb in BIASED or masks_documents(config.data):
-        return True
-    return layer_kind(config, layer) not in CAUSAL or layer_window(config.attention, layer) > 0
-
-
-def fits_flex(width: int, dropout: float) -> bool:
-    """Whether flex_attention can compute masks and biases from positions on a GPU. width: of a head."""
-    return width in FLEX_WIDTHS and not dropout
 
 
 def mechanisms(config: Config) -> list[str]:

@@ -230,6 +230,18 @@ class Attention(Group, origin="NeoX", effect="model"):
     differ from `global` ones only in that they always use torch's fused kernels, even with
     `attention_softmax_in_fp32`."""
 
+    attention_backend: Literal["auto", "sdpa", "flex", "varlen", "unfused"] = param("auto", origin="Meg", ours=True)
+    """What computes attention in training. `sdpa`: torch's fused kernels (FlashAttention, cuDNN, memory-efficient);
+    other masks than the causal one, and position biases, are tensors of all pairs of tokens. `flex`: torch's
+    flex_attention, which computes these masks and biases and skips blocks that do not attend; on GPUs from the A100 on,
+    without dropout. `varlen`: torch's varlen_attn, which takes documents as separate sequences, and can have windows;
+    in fp16 or bf16, on GPUs from the A100 on, with torch 2.13 or newer, without dropout; the host waits once per micro
+    batch for the number of documents. `unfused`: separate steps as in Megatron, which store all scores, with the
+    softmax in fp32. `auto`: `sdpa` where the mask is causal, `unfused` where `attention_softmax_in_fp32` asks for it,
+    otherwise `flex`, or where that cannot `varlen`, `sdpa`, or, for bounded scores, `unfused`. A named kernel computes
+    every layer, or the run is refused; only with `unfused`, `apply_query_key_layer_scaling` still has an effect. The
+    choice is in the log, and in `deepy explain attention_backend my.yml`."""
+
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
     `num_local_blocks`. The keys are those of the `sparse_attention` section; that section can be set instead.

@@ -106,6 +106,8 @@ def _shape(config: Config) -> Words:
     if config.attention.sliding_window_width:
         # Tokens to the left and to the right; causal attention has none to the right.
         yield from _flag("window-size", f"{config.attention.sliding_window_width},0")
+    if config.attention.attention_backend == "unfused":  # TransformerEngine chooses among fused kernels otherwise
+        yield from _flag("attention-backend", "unfused")
     if config.attention.window_attn_skip_freq is not None:
         yield from _flag("window-attn-skip-freq", str(config.attention.window_attn_skip_freq).replace(" ", ""))
     fusion = config.fusion

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 
+from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.data.command import summary_of
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts import model
+from neoxargs.facts.attention_kernels import choices, describe_kernels, unusable
 from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.description import describe
@@ -44,6 +46,7 @@ from neoxargs.train.loop import Loop
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.ops.sdpa import place
 from neoxargs.train.process import deepspeed_ops, flight_recorder, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
@@ -87,6 +90,8 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     begun = choose.begin(config)
     # Seeds for dropout: equal within a tensor parallel group, different between groups.
     setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
+    if refused := [*unusable(config, place(process.device))]:
+        raise Problems(refused)
     trainer = build.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trainer.deepspeed, process)
     saver.begun = begun
@@ -100,7 +105,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     if objective(config.post_training.train_impl).reference:
         reference.prepare(config, trainer, data, mesh, saver, progress)
     described = _described_run(config, process.world_size, position, vocabulary.padded)
-    described = replace(described, kernels=trainer.kernels)
+    described = replace(described, kernels=[*attention_line(config, process.device), *trainer.kernels])
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
     trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
@@ -120,6 +125,12 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     return Loop(
         config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every
     )
+
+
+def attention_line(config: Config, device: torch.device) -> Iterator[str]:
+    """Yield which kernels compute attention in how many layers, and why, if there is attention."""
+    if words := describe_kernels(choices(config, place(device))):
+        yield f"attention: {words}"
 
 
 def read_every(config: Config, device: torch.device) -> int:

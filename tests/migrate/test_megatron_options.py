@@ -93,6 +93,10 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
         ("--init-method-xavier-uniform", {"output_layer_init_method": "xavier_uniform"}),
         ("--optimizer lion --lion-beta2 0.9 --adam-beta1 0.1", {"optimizer.params.betas": [0.95, 0.9]}),
         ("--encoder-num-layers 3", {"num_layers": 3}),
+        ("--attention-backend flash", {"attention_backend": "sdpa"}),
+        ("--attention-backend fused --window-size 8,0", {"attention_backend": "auto"}),
+        ("--attention-backend local", {"attention_backend": "unfused"}),
+        ("--attention-backend auto", {"attention_backend": "auto"}),
     ],
 )
 def test_flags_that_are_read(flags: str, expected: dict[str, Any]) -> None:

@@ -169,7 +169,7 @@ TOGETHER_NEEDS = RECOMPUTED
 #: Why a setting is not tried here, for settings that are declared to change at most rounding.
 NOT_TRIED = {
     "only GPUs have other kernels, buffers or libraries for it": (
-        "rope_fusion bias_dropout_fusion graph_harvesting distributed_backend deterministic "
+        "attention_backend rope_fusion bias_dropout_fusion graph_harvesting distributed_backend deterministic "
         "mamba_selective_scan_fusion mamba_causal_conv_fusion rwkv_wkv_fusion "
         "optimizer.params.fused optimizer.params.foreach optimizer.params.capturable optimizer.params.differentiable "
         "optimizer.params.set_grad_none optimizer.legacy_fusion optimizer.params.cuda_aware "

@@ -16,6 +16,7 @@ from neoxargs.commands.explain import keyword_search
 from neoxargs.commands.explain.destinations import destinations
 from neoxargs.commands.explain.render import items, json_words, markdown, origin_to_json, rows
 from neoxargs.config.config import Config
+from neoxargs.facts.attention_kernels import Place, choices, describe_kernels
 from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.provenance import tree
@@ -106,12 +107,17 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         yield "value", None if value is ABSENT else value
         yield "source", tree(parameter.name, config)
         yield "sent as", destinations(parameter, config)
-        yield from _sum(parameter, config)
+        yield from _here(parameter, config)
 
 
-def _sum(parameter: Parameter, config: Config) -> Iterator[tuple[str, str]]:
-    """Yield how gradients are summed over replicas, for a parameter that determines it."""
-    if parameter.name in SUMS and (words := gradient_sum(config).describe()):
+def _here(parameter: Parameter, config: Config) -> Iterator[tuple[str, str]]:
+    """Yield what a parameter brings about together with others: the sum of gradients, the kernels of attention."""
+    words = ""
+    if parameter.name in SUMS:
+        words = gradient_sum(config).describe()
+    elif parameter.name == "attention_backend":
+        words = "on GPUs from the A100 on: " + describe_kernels(choices(config, Place()))
+    if words:
         yield "here", words
 
 

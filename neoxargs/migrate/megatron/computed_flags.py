@@ -98,6 +98,17 @@ def epsilon(reading: Reading, option: Option) -> None:
     reading.set_from(option, "rms_norm_epsilon" if is_rms else "layernorm_epsilon")
 
 
+def attention_backend(reading: Reading, option: Option) -> None:
+    """Read which library computes attention: FlashAttention and cuDNN (`fused`) are both in torch's kernels.
+
+    With other masks than the causal one, which these would take as tensors, `auto` chooses.
+    """
+    masked = not {"window-size", "reset-attention-mask"}.isdisjoint(reading.options)
+    fused = "auto" if masked else "sdpa"
+    names = {"flash": fused, "fused": fused, "unfused": "unfused", "local": "unfused", "auto": "auto"}
+    choice("attention_backend", names)(reading, option)
+
+
 def window(reading: Reading, option: Option) -> None:
     """Read `W,0`, a window of W tokens before each token; -1 means no limit."""
     sides = [read_plain(side.strip(" ()")) for side in ",".join(word.text for word in option.values).split(",")]

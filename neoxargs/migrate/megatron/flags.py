@@ -77,6 +77,7 @@ SPECIAL: dict[str, Row] = {
     "swiglu": Row(computed_flags.swiglu, takes="nothing"),
     "glu-activation": Row(computed_flags.glu_activation),
     "attention-head-type": Row(computed_flags.key_value_heads),
+    "attention-backend": Row(computed_flags.attention_backend),
     "window-size": Row(computed_flags.window),
     "window-attn-skip-freq": Row(computed_flags.window_layers),
     "no-bias-gelu-fusion": Row(computed_flags.no_gelu_fusion, takes="nothing"),

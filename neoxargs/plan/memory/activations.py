@@ -136,7 +136,7 @@ def _attention_transient(sizes: ActivationSizes) -> int:
     wide = int(networks * sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size)
     gathered = sizes.hidden if config.parallel.sequence_parallel else 0  # the gradient of the layer's output
     gradients = (2 if config.mlp.activation in GATED else 1) * wide + gathered
-    if sizes.kind == "cuda" and sizes.assumed.unfused_attention:
+    if sizes.kind == "cuda" and (sizes.assumed.unfused_attention or config.attention.attention_backend == "unfused"):
         heads = config.shape.num_attention_heads // sizes.tensor
         gradients = max(gradients, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
     if stores_input_only(config):  # input, gradient and result of the norm in fp32, its output and gradient before

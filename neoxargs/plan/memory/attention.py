@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import fmean
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import BIASED, attention_width, fits_flex, head_dim, is_masked, score_rule
+from neoxargs.facts.attention import attention_width, score_rule
+from neoxargs.facts.attention_kernels import BIASED, Choice, Place, choices, score_bytes
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import head_norms
-from neoxargs.plan.given.assumptions import HALF, SINGLE
+from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.norms import inside_head_norms
 
@@ -18,10 +20,9 @@ from neoxargs.plan.memory.norms import inside_head_norms
 def alibi_number(sizes: ActivationSizes) -> int:
     """Bytes per number of ALiBi's bias on a GPU: none if flex_attention computes it from the positions."""
     config = sizes.config
-    in_steps = sizes.number_size == HALF and attention_layers(config) and share_in_steps(config)
-    if in_steps:
+    if attention_layers(config) and share_unfused(config):
         return SINGLE
-    return 0 if _fits_flex(config) else sizes.number_size
+    return 0 if _all_in_flex(config) else sizes.number_size
 
 
 def attention(sizes: ActivationSizes, selective: bool) -> int:
@@ -64,38 +65,37 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
         return int(batch * square * (kept if sizes.assumed.score_memory < 0 else sizes.assumed.score_memory)) + mask
     if sizes.kind == "cpu" and dropout:
         return batch * square * (3 * sizes.number_size)
-    unfused = batch * square * (SINGLE + HALF + (1 if dropout else 0))
-    # On a CPU, and on a GPU if flex_attention cannot do it either.
-    if not score_rule(config, 0).fused and (sizes.kind == "cpu" or not _fits_flex(config)):
-        cast = HALF if sizes.number_size == HALF else 0
-        return batch * square * (2 * SINGLE + cast + (1 if dropout else 0)) - heads * sizes.tokens * SINGLE
+    chosen = choices(config, Place(sizes.kind))
+    unfused = batch * square * score_bytes(chosen[0].asked)
+    if not score_rule(config, 0).fused and share_unfused(config, sizes.kind):
+        return round(share_unfused(config, sizes.kind) * (unfused - heads * sizes.tokens * SINGLE))
     if sizes.kind == "cpu":
-        fused = _share_masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
+        fused = _share_masked(chosen) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
     else:
         fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else _converted_masks(sizes)
-    share = share_in_steps(config) if sizes.number_size == HALF else 0.0
+    share = share_unfused(config, sizes.kind)
     return round(share * unfused + (1 - share) * fused) + mask
 
 
 def _converted_masks(sizes: ActivationSizes) -> float:
-    """Bytes of masks on a GPU where flex_attention does not fit: each layer converts its mask to a bias."""
+    """Bytes of masks on a GPU where flex_attention does not compute them: each layer converts its mask to a bias."""
     config = sizes.config
-    if config.embedding.pos_emb in BIASED or _fits_flex(config):
+    if config.embedding.pos_emb in BIASED or _all_in_flex(config):
         return 0.0
     samples = sequences_per_micro_batch(config) if masks_documents(config.data) else 1
-    return _share_masked(config) * samples * config.shape.seq_length**2 * sizes.number_size
+    return _share_masked(choices(config, Place())) * samples * config.shape.seq_length**2 * sizes.number_size
 
 
-def _fits_flex(config: Config) -> bool:
-    return fits_flex(head_dim(config.shape), config.regularization.attention_dropout)
+def _all_in_flex(config: Config) -> bool:
+    """Whether no layer has a mask or a bias as a tensor."""
+    return not any(choice.kernel == "sdpa" and choice.asked.masked for choice in choices(config, Place()))
 
 
-def _share_masked(config: Config) -> float:
+def _share_masked(chosen: Iterable[Choice]) -> float:
     """Share of the layers whose attention mask is not purely causal."""
-    return fmean(is_masked(config, layer) for layer in attention_layers(config))
+    return fmean(choice.asked.masked for choice in chosen)
 
 
-def share_in_steps(config: Config) -> float:
-    """Share of the layers that half precision computes in steps."""
-    rules = ((score_rule(config, layer), is_masked(config, layer)) for layer in attention_layers(config))
-    return fmean(rule.asks_for_steps(True, masked) for rule, masked in rules)
+def share_unfused(config: Config, kind: str = "cuda") -> float:
+    """Share of the layers with attention whose scores are computed in separate steps."""
+    return fmean(choice.kernel == "unfused" for choice in choices(config, Place(kind)))

@@ -18,6 +18,7 @@ from neoxargs.base.text import (
     wrap,
 )
 from neoxargs.config.config import Config
+from neoxargs.facts.attention_kernels import Place, choices, describe_kernels
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.plan.advice.smaller import Suggestion
@@ -174,6 +175,9 @@ def _speed(plan: Plan) -> Iterator[str]:
     in_all = f"{training.train_iters:,} steps{ramp} in about {ranged(estimate.total, error, format_duration)}"
     yield f"{in_all}{priced(plan, estimate.total)}"
     yield f"{format_number(estimate.flops_per_token)} floating-point operations per token, forward and backward"
+    kernels = choices(plan.config, Place(plan.target.device.kind))
+    if any(choice.kernel != "sdpa" or choice.asked.words for choice in kernels):
+        yield f"attention: {describe_kernels(kernels)}"
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,
         "pipeline communication": estimate.pipe, "data communication": estimate.data,

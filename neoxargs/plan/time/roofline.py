@@ -196,4 +196,5 @@ def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
 
 
 def _unfused(sizes: ActivationSizes) -> bool:
-    return bool(sizes.assumed.unfused_attention) and sizes.kind == "cuda"
+    named = sizes.config.attention.attention_backend == "unfused"
+    return (named or bool(sizes.assumed.unfused_attention)) and sizes.kind == "cuda"

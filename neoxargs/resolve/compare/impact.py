@@ -60,8 +60,8 @@ EXCEPTIONS = {
         "zero_optimization.zeropp_loco_param."
     ),
     "kernels": (
-        "scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion compile_layers "
-        "mamba_selective_scan_fusion mamba_causal_conv_fusion rwkv_wkv_fusion "
+        "attention_backend scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion "
+        "compile_layers mamba_selective_scan_fusion mamba_causal_conv_fusion rwkv_wkv_fusion "
         "rope_fusion onnx_safe deterministic distributed_backend graph_harvesting optimizer.legacy_fusion "
         "optimizer.params.torch_adam optimizer.params.set_grad_none optimizer.params.fused optimizer.params.foreach "
         "optimizer.params.capturable optimizer.params.differentiable optimizer.params.cuda_aware "

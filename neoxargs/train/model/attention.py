@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from neoxargs.base.record import replace
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import ScoreRule, attention_width, has_qkv_bias, head_dim, layer_window
+from neoxargs.facts.attention_kernels import Kernel, asked_of_kernel, choose
 from neoxargs.facts.data import masks_documents, resets_positions
 from neoxargs.facts.model import head_norms
 from neoxargs.train.model import scales
@@ -25,10 +27,9 @@ from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
 from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.ops import flex
 from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.rotary import Angles, rotate_heads
-from neoxargs.train.ops.sdpa import shared_causal_mask
+from neoxargs.train.ops.sdpa import place, shared_causal_mask
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.init import initializer
@@ -90,6 +91,10 @@ class SelfAttention(nn.Module):
                 else norm(self.head_dim, config.norm, weights.ranks.tensor)
                 for number, count in counts
             )
+        self.asked = asked_of_kernel(config, layer)
+        #: Whether `Scores` always computes this layer: no other kernel is asked for, or better.
+        self.is_plain = self.asked.backend not in ("flex", "varlen") and self.asked.words in ([], ["documents"])
+        self.kernels: dict[tuple[object, ...], Kernel] = {}
         #: Set during text generation only.
         self.cache: Cache | None = None
         #: `_attend` outside of compiled graphs, where these layers need it.
@@ -157,11 +162,14 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Run the kernel that fits the mask, and return context_BNSH."""
         later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
-        if later_pass is None and self._fits_flex(query_BNSH, starts_BS, dropout):
-            masks, tables = self.masks.rule, self.masks.tables
-            return self.scores.in_flex(query_BNSH, key_BKCH, value_BKCH, masks, starts_BS, tables)
+        kernel = self._kernel(query_BNSH, starts_BS, dropout) if later_pass is None else "sdpa"
+        rule, tables = self.masks.rule, self.masks.tables
+        if kernel == "flex":
+            return self.scores.in_flex(query_BNSH, key_BKCH, value_BKCH, rule, starts_BS, tables)
+        if kernel == "varlen":
+            return self.scores.in_varlen(query_BNSH, key_BKCH, value_BKCH, rule.window, starts_BS, tables)
         mask = self.masks.mask(query_BNSH, key_BKCH.shape[2], starts_BS, later_pass)
-        return self.scores(query_BNSH, key_BKCH, value_BKCH, mask, dropout, self.masks.tables)  # type: ignore[no-any-return]
+        return self.scores(query_BNSH, key_BKCH, value_BKCH, mask, dropout, tables)  # type: ignore[no-any-return]
 
     def prepare_for_compilation(self, device: torch.device) -> None:
         """Keep what layers share out of their compiled graphs.
@@ -171,23 +179,27 @@ class SelfAttention(nn.Module):
         """
         if self.rotation:
             self.rotation.angles(self.seq_length, self.seq_length, device, self.masks.tables)
-        if self.reset_mask or not self.scores.rule.fused or not self.masks.is_causal(self.seq_length):
+        if self.reset_mask or not self.is_plain or not self.masks.is_causal(self.seq_length):
             self.attend_outside = torch.compiler.disable(self._attend)
 
-    def _fits_flex(self, query_BNSH: Tensor, starts_BS: Tensor | None, dropout: float) -> bool:
-        """Whether positions and scores determine more than the causal mask, and flex_attention can compute it.
+    def _kernel(self, query_BNSH: Tensor, starts_BS: Tensor | None, dropout: float) -> Kernel:
+        """Return the kernel for samples, or the prompts of a first pass; `Scores` computes those but flex and varlen.
 
-        Only at the length of training: it would compile another kernel for every length of a prompt.
+        Raises RuntimeError in training if the configuration names a kernel that cannot do this; evaluation and
+        generation take what `auto` takes.
         """
-        seq = query_BNSH.shape[2]
-        if seq != self.seq_length or self.relative is not None:
-            return False
-        if starts_BS is None and self.masks.is_causal(seq) and self.scores.rule.fused:
-            return False
-        # Block-sparse layers are for skipping blocks, which separate steps cannot.
-        if self.masks.rule.pattern is None and self.scores.rule.asks_for_steps(is_half(query_BNSH), masked=True):
-            return False
-        return flex.is_supported(query_BNSH, dropout)
+        if self.is_plain and starts_BS is None:
+            return "sdpa"
+        whole = query_BNSH.shape[2] == self.seq_length
+        key = (whole, starts_BS is not None, dropout, is_half(query_BNSH), query_BNSH.device, self.training)
+        if key not in self.kernels:
+            given = {"whole": whole, "documents": key[1], "dropout": dropout, "half": key[3]}
+            asked, here = replace(self.asked, **given), place(query_BNSH.device)
+            choice = choose(asked, here)
+            if choice.refused and self.training:
+                raise RuntimeError(f"attention_backend ({asked.backend}): {choice.refused}")
+            self.kernels[key] = choose(replace(asked, backend="auto"), here).kernel if choice.refused else choice.kernel
+        return self.kernels[key]
 
 
 def is_half(x: Tensor) -> bool:

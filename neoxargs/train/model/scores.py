@@ -1,6 +1,6 @@
 """From queries, keys and values to what each token gathers: in torch's fused kernels, flex_attention or separate steps.
 
-The latter two compute the same: products of queries and keys, the bound, bias and mask, softmax, sum of values. A
+These two compute the same: products of queries and keys, the bound, bias and mask, softmax, sum of values. A
 mechanism that changes scores or probabilities is here, once for each of the two, and in `facts.attention.ScoreRule`.
 The steps are Megatron's: scores in the model's precision, softmax in fp32.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import score_rule
-from neoxargs.train.ops import flex
+from neoxargs.train.ops import flex, varlen
 from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.sdpa import attend, repeat_heads, shared_causal_mask
 from neoxargs.train.ops.tables import Tables
@@ -91,6 +91,20 @@ class Scores(nn.Module):
             enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
         )
         return context_BNSH
+
+    def in_varlen(
+        self,
+        query_BNSH: Tensor,
+        key_BKSH: Tensor,
+        value_BKSH: Tensor,
+        window: int,
+        starts_BS: Tensor | None,
+        tables: Tables,
+    ) -> Tensor:
+        """Take documents as separate sequences. Arguments as of `in_flex`; window: as of `MaskRule`."""
+        batch, _, seq, _ = query_BNSH.shape
+        bounds = varlen.document_bounds(batch, seq, query_BNSH.device, starts_BS, tables)
+        return varlen.attend(query_BNSH, key_BKSH, value_BKSH, window, bounds)
 
     def _change(self, lower: flex.Change | None) -> flex.Change | None:
         """Return the function of scores that bounds them and adds a bias; None if they stay as they are."""

@@ -16,11 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.facts.attention import fits_flex
 from neoxargs.registry.receivers import numbers
-from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.ops.mask_rule import MaskRule
-from neoxargs.train.ops.sdpa import has_flash_kernel
 from neoxargs.train.ops.sparsity import local_layout
 from neoxargs.train.ops.tables import Tables
 
@@ -33,14 +30,6 @@ KERNELS = 128
 Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 #: A score, and where it stands: batch element, head, row and column -> the score that enters the softmax.
 Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-
-
-def is_supported(query_BNSH: Tensor, dropout: float) -> bool:
-    """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
-    width = query_BNSH.shape[-1]
-    fits = query_BNSH.is_cuda and fits_flex(width, dropout)
-    fits = fits and (width.bit_count() == 1 or numbers(torch.__version__) >= (2, 13))  # older ones refuse it
-    return fits and should_compile("cuda") and has_flash_kernel(query_BNSH.device)  # not before the A100
 
 
 @cache

@@ -10,10 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from neoxargs.facts.attention_kernels import Place
+from neoxargs.registry.receivers import numbers
+from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.ops.tables import Tables
 
 #: Head dimension up to which torch has a flash kernel.
 WIDEST_FLASH_HEAD = 256
+
+
+def place(device: torch.device) -> Place:
+    """Return what the choice of a kernel depends on."""
+    is_gpu = device.type == "cuda"
+    return Place(
+        device.type,
+        numbers(torch.__version__)[:2],
+        ampere=is_gpu and has_flash_kernel(device),
+        compiles=is_gpu and should_compile("cuda"),
+    )
 
 
 def attend(query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, mask: Tensor | None, dropout: float) -> Tensor:

@@ -32,7 +32,7 @@ class Run:
     """Whether the loss is a cross entropy, whose exponential is the perplexity."""
     batch_size_changes: bool = False
     kernels: Sequence[str] = ()
-    """A line about each kernel of another package that the configuration asks for."""
+    """A line about the kernels of attention, and about each of another package that the configuration asks for."""
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,15 @@ def test_what_a_parameter_affects() -> None:
     pinned(affects("sequence_parallel_size"))
 
 
+def test_the_kernels_of_attention_are_those_of_the_files() -> None:
+    def here(*overrides: str) -> str:
+        request = Request([QUICKSTART], overrides, gpus=4, as_json=True)
+        return str(json.loads(explain("attention_backend", request))["here"])
+
+    assert "flex in" in here("sliding_window_width=8", "attention_dropout=0")
+    assert "sdpa in" in here()
+
+
 def test_a_refused_parameter_shows_the_reason_and_what_to_write_instead() -> None:
     described = json.loads(explain("sequence_parallel_size", Request([], as_json=True)))
     assert described["refused"].startswith("DeepSpeed would divide each sequence among ranks")

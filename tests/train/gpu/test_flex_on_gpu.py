@@ -46,7 +46,7 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
     from torch.nn.attention.flex_attention import flex_attention
 
     from neoxargs.train.model.scores import Scores
-    from neoxargs.train.ops import flex
+    from neoxargs.train.ops import flex, sdpa
     from neoxargs.train.ops.mask_rule import MaskRule
 
     compute = Scores.in_flex
@@ -57,7 +57,7 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
         return compute(scores, query, key, value, rule, starts, tables)
 
     uncompiled = patch.object(flex, "kernel", lambda compiled: flex_attention)
-    with uncompiled, patch.object(flex, "should_compile", lambda device: True), patch.object(Scores, "in_flex", attend):
+    with uncompiled, patch.object(sdpa, "should_compile", lambda device: True), patch.object(Scores, "in_flex", attend):
         return measure(TRIALS), called
 
 

@@ -13,6 +13,9 @@ from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from neoxargs.facts import attention_kernels
+from neoxargs.facts.attention_kernels import Place, asked_of_kernel, obstacle
+from neoxargs.train.model import attention as model_attention
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.documents import document_starts
 from neoxargs.train.model.shared import Shared
@@ -40,7 +43,13 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16, width: int = 64) -> Any:
 
 def use_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], compiles: bool = True) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(flex, "should_compile", lambda device: compiles)
+    monkeypatch.setattr(sdpa, "should_compile", lambda device: compiles)
+
+
+def choose_as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let layers choose kernels as on a GPU, with heads as narrow as those of the tests."""
+    monkeypatch.setattr(model_attention, "place", lambda device: Place())
+    monkeypatch.setattr(attention_kernels, "FLEX_WIDTHS", range(257))
 
 
 def test_where_queries_may_share_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +85,8 @@ def test_flex_attention_agrees_with_masks(
     tokens = torch.arange(2 * SEQ).view(2, SEQ) % 7  # EOD is among them, elsewhere in each sample
     starts = document_starts(tokens, EOD) if documents else None
     masked = layer._attend(query, key, value, starts, 0.0)
-    monkeypatch.setattr(flex, "is_supported", lambda *_: True)
+    choose_as_on_gpu(monkeypatch)
+    layer.kernels.clear()
     calls, compute = [], layer.scores.in_flex
     monkeypatch.setattr(layer.scores, "in_flex", lambda *given: calls.append(given) or compute(*given))
     torch.testing.assert_close(layer._attend(query, key, value, starts, 0.0), masked)
@@ -90,7 +100,7 @@ def test_which_layers_use_flex_attention(monkeypatch: pytest.MonkeyPatch) -> Non
     use_gpu(monkeypatch, (9, 0))
 
     def fits(dropout: float = 0.0, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> bool:
-        return attention(dtype, **changes)._fits_flex(on_gpu(dtype), None, dropout)
+        return attention(dtype, head_dim=64, **changes)._kernel(on_gpu(dtype), None, dropout) == "flex"
 
     assert fits(pos_emb="alibi") and fits(sliding_window_width=3) and fits(**BIGBIRD)
     assert fits(attn_logit_softcapping=50.0)
@@ -105,15 +115,20 @@ def test_which_layers_use_flex_attention(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fits(**BIGBIRD, attention_softmax_in_fp32=True)
 
 
+def has_flex(width: int, device: str = "cuda") -> bool:
+    asked = asked_of_kernel(small(head_dim=width, pos_emb="alibi"), 0)
+    return not obstacle("flex", asked, sdpa.place(torch.device(device)))
+
+
 def test_which_gpus_have_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, compiles in (((9, 0), True), ((8, 0), True), ((7, 5), True), ((9, 0), False)):
         use_gpu(monkeypatch, capability, compiles)
-        widths = [width for width in (8, 16, 48, 64, 256, 512) if flex.is_supported(on_gpu(width=width), 0.0)]
+        widths = [width for width in (8, 16, 48, 64, 256, 512) if has_flex(width)]
         assert widths == ([16, 48, 64, 256] if compiles and capability >= (8, 0) else []), (capability, compiles)
     use_gpu(monkeypatch, (9, 0))
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.12.1"))
-    assert [width for width in (48, 64, 80) if flex.is_supported(on_gpu(width=width), 0.0)] == [64]
-    assert not flex.is_supported(torch.empty(2, 4, SEQ, 64), 0.0)
+    assert [width for width in (48, 64, 80) if has_flex(width)] == [64]
+    assert not has_flex(64, "cpu")
 
 
 def test_layers_with_random_blocks_share_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +138,7 @@ def test_layers_with_random_blocks_share_one_kernel(monkeypatch: pytest.MonkeyPa
     graphs: list[Any] = []
     kernel = torch.compile(flex_attention, backend=lambda graph, _: graphs.append(graph) or graph)
     monkeypatch.setattr(flex, "kernel", lambda compiled: kernel)
-    monkeypatch.setattr(flex, "is_supported", lambda *_: True)
+    choose_as_on_gpu(monkeypatch)
     many = BIGBIRD | {"num_layers": 12, "attention_config": ["bigbird"] * 12}
     config, shared, rules = small(**many), Shared(), set()
     for index in range(12):
