@@ -258,8 +258,11 @@ class Generator:
         chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
         if logits_BV is not None:
             logits_BV = logits_BV.float().cpu()  # one transfer for all rows
-            pairs = zip(logits_BV, samples, strict=True)
-            tokens_B = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
+            if self.options.temperature == 0:  # nothing is drawn
+                tokens_B = choose(logits_BV, self.options, samples[0].random)
+            else:
+                pairs = zip(logits_BV, samples, strict=True)
+                tokens_B = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
             of_tokens_B = logits_BV.gather(1, tokens_B.unsqueeze(1))[:, 0]
             chosen = torch.stack((tokens_B, of_tokens_B), 1).double().to(chosen)
             # The logits of tensor parallel ranks may differ in the last bit; all ranks must draw the same token.

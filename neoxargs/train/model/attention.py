@@ -132,13 +132,18 @@ class SelfAttention(nn.Module):
 
     def _angles(self, rotation: Rotation, starts_BS: Tensor | None, seq: int, device: torch.device) -> Angles:
         """Return the cosines and sines that `rotate_heads` takes, for the tokens of this pass."""
-        if self.cache is not None:
-            positions, bound, length = self.cache.positions, self.cache.capacity, max(seq, self.cache.length)
+        cache = self.cache
+        if cache is not None:
+            positions, bound, length = cache.positions, cache.capacity, max(seq, cache.length)
         else:
             positions = positions_in_document(starts_BS) if starts_BS is not None and self.reset_positions else None
             bound = length = seq
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
-        return (cosine[:seq], sine[:seq]) if positions is None else (cosine[positions], sine[positions])
+        if positions is None:
+            return cosine[:seq], sine[:seq]
+        if cache is None:
+            return cosine[positions], sine[positions]
+        return cache.once(rotation.name, lambda: (cosine[positions], sine[positions]))
 
     @property
     def _fuses_rotation(self) -> bool:

@@ -6,10 +6,13 @@ masked until later tokens overwrite them, in each row at its own position. A rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+Shared = TypeVar("Shared")
 
 
 class Cache:
@@ -29,13 +32,21 @@ class Cache:
         """For each layer, in execution order, keys and values (B, K, capacity, H), or a recurrence's tensors."""
         self.next = 0
         """Index in `entries` of the layer that runs next."""
+        self._of_pass: dict[Hashable, Any] = {}
 
     def begin(self, positions: Tensor, length: int) -> None:
         """Start a pass; the first pass needs no call.
 
         positions: (B, S), of this pass's tokens. length: tokens of the longest row, those of this pass included.
         """
-        self.positions, self.length, self.next = positions, length, 0
+        self.positions, self.length, self.next, self._of_pass = positions, length, 0, {}
+
+    def once(self, key: Hashable, build: Callable[[], Shared]) -> Shared:
+        """Return what `build` returns, made once in a pass after the first one, for all layers with this key."""
+        if key not in self._of_pass:
+            self._of_pass[key] = build()
+        found: Shared = self._of_pass[key]
+        return found
 
     def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store keys and values of this pass and return those of all tokens up to now.
@@ -49,7 +60,7 @@ class Cache:
             return key, value
         keys, values = self.entries[self.next]
         self.next += 1
-        rows = torch.arange(len(key), device=key.device).unsqueeze(1)
+        rows = self.once("rows", lambda: torch.arange(len(key), device=key.device).unsqueeze(1))
         # An index array on both sides of a slice moves the indexed dimensions to the front: (B, S, K, H).
         keys[rows, :, self.positions], values[rows, :, self.positions] = key.transpose(1, 2), value.transpose(1, 2)
         # Cut to the longest row, so that attention does not read the whole capacity.
@@ -92,9 +103,14 @@ class Cache:
 
         It attends to itself and to the `window` tokens before it; 0 means all tokens before it.
         """
-        assert self.positions is not None
-        distance = self.positions[:, None, :, None] - torch.arange(self.length, device=self.positions.device)
-        return (distance >= 0) & (distance <= window) if window else distance >= 0
+        positions = self.positions
+        assert positions is not None
+
+        def build() -> Tensor:
+            distance = positions[:, None, :, None] - torch.arange(self.length, device=positions.device)
+            return (distance >= 0) & (distance <= window) if window else distance >= 0
+
+        return self.once(("visible", window), build)
 
     def select(self, full: Tensor) -> Tensor:
         """Select this pass's rows of a mask or bias: (N, C, C) -> (B, N, S, C)."""

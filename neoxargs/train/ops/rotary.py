@@ -40,7 +40,9 @@ def rotate_heads(
         turned = (part if factor is None else _turned(part, angles, False, factor) for part, factor in pairs)
         return tuple(part.flatten(2, 3).transpose(1, 2) for part in turned)
     kernel = _compiled() if fused and should_compile(x_BSKGH.device.type) else _turn_into
-    return apply(_Rotation, x_BSKGH, *angles, tuple(counts), scale, kernel)
+    if torch.is_grad_enabled():
+        return apply(_Rotation, x_BSKGH, *angles, tuple(counts), scale, kernel)
+    return _packed(x_BSKGH, angles, counts, scale, kernel)
 
 
 class _Rotation(torch.autograd.Function):
@@ -50,12 +52,7 @@ class _Rotation(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cosine, sine)
         ctx.counts, ctx.scale, ctx.kernel = counts, scale, kernel
-        batch, seq, groups, heads, width = x_BSKGH.shape
-        packed_BSNH = x_BSKGH.new_empty(batch, seq, groups * heads, width)
-        parts = packed_BSNH.split([groups * count for count in counts], dim=2)
-        places = [part.unflatten(2, (groups, count)) for part, count in zip(parts, counts, strict=True)]
-        _write(places, x_BSKGH.split(counts, dim=3), (cosine, sine), False, scale, kernel)
-        return tuple(part.transpose(1, 2) for part in parts)
+        return _packed(x_BSKGH, (cosine, sine), counts, scale, kernel)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -66,6 +63,16 @@ class _Rotation(torch.autograd.Function):
         gradient = parts[0].new_empty(batch, seq, groups, sum(counts), width)
         _write(gradient.split(counts, dim=3), parts, ctx.saved_tensors, True, ctx.scale, ctx.kernel)
         return gradient, None, None, None, None, None
+
+
+def _packed(x_BSKGH: Tensor, angles: Angles, counts: Sequence[int], scale: float, kernel: Kernel) -> tuple[Tensor, ...]:
+    """Return what `rotate_heads` returns, in one tensor, whose gradient is not known."""
+    batch, seq, groups, heads, width = x_BSKGH.shape
+    packed_BSNH = x_BSKGH.new_empty(batch, seq, groups * heads, width)
+    parts = packed_BSNH.split([groups * count for count in counts], dim=2)
+    places = [part.unflatten(2, (groups, count)) for part, count in zip(parts, counts, strict=True)]
+    _write(places, x_BSKGH.split(list(counts), dim=3), angles, False, scale, kernel)
+    return tuple(part.transpose(1, 2) for part in parts)
 
 
 def _write(

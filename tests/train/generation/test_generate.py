@@ -21,6 +21,7 @@ from neoxargs.train.generate import generate, prompts
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, padded
 from neoxargs.train.generation.loading import for_generation, load_model, make_generator, without_training
 from neoxargs.train.losses.cross_entropy import Loss
+from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
@@ -132,6 +133,19 @@ def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
     assert ids(generator, *contexts) == expected
     assert [length for _, length in shapes] == [9, 1, 1, 1, 1, 1]
     assert ids(generator, *contexts) == expected  # nothing is left of the batch before
+
+
+@pytest.mark.parametrize(("start", "key"), [("visible", "one window"), ("rotary", "one rotation")])
+def test_layers_that_share_the_wrong_thing_are_found(start, key, monkeypatch) -> None:
+    contexts, model = ("abc", "hellofyou", "", "xx"), UNTIED | CACHED["window in every other layer"]
+    expected, once = ids(one_process(model=model, maximum_tokens=6), *contexts), Cache.once
+
+    def planted(cache, own, build):
+        begins = (own if isinstance(own, str) else own[0]).startswith(start)
+        return once(cache, key if begins else own, build)
+
+    monkeypatch.setattr(Cache, "once", planted)
+    assert ids(one_process(model=model, maximum_tokens=6), *contexts) != expected
 
 
 @pytest.mark.parametrize("reset", ["reset_attention_mask", "reset_position_ids"])

@@ -64,6 +64,8 @@ def expected(x: Tensor, angles: Angles, counts: tuple[int, ...]) -> list[Tensor]
 def test_parts_and_gradient_are_those_of_the_expression(shape: Any, samples: int | None, dtype: torch.dtype) -> None:
     (x, gradients), counts, angles = sample(shape, dtype), shape[1], angles_of(shape[3], samples)
     found, wanted = rotate_heads(x, angles, counts, SCALE), expected(x, angles, counts)
+    with torch.no_grad():
+        assert all(map(torch.equal, rotate_heads(x, angles, counts, SCALE), found))
     found_gradient, wanted_gradient = (torch.autograd.grad(parts, x, gradients) for parts in (found, wanted))
     for ours, theirs in zip((*found, *found_gradient), (*wanted, *wanted_gradient), strict=True):
         assert ours.dtype == dtype
