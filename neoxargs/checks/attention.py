@@ -52,7 +52,7 @@ def _warning(stored: Stored, spec: RunSpec) -> Problem:
         place = config.place(name)
     each, held = format_bytes(stored.layer), stored.layers
     memory = f"{each} per layer and micro batch" + (f", {format_bytes(stored.total)} in {held} layers" * (held > 1))
-    what = f"attention stores the {stored.what} of all pairs of tokens, {memory} on each rank ({choice.why})"
+    what = f"attention stores the {stored.tensors} of all pairs of tokens, {memory} on each rank ({choice.why})"
     instead = f"{INSTEAD[name].format(name)}, or write" if name in INSTEAD else "write"
     hint = f"{instead} {NAME}: {choice.kernel} to keep it without this warning"
     about = (NAME, name) if name != NAME else (NAME,)

@@ -226,7 +226,7 @@ class Stored(Record):
     """What layers store of all pairs of tokens for the backward pass, on one rank."""
 
     choice: Choice
-    what: str
+    tensors: str
     layer: int
     """Bytes per layer and micro batch."""
     layers: int
