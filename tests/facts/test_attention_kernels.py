@@ -103,13 +103,13 @@ BOUNDED = BF16 + "attn_logit_softcapping: 50\nattention_dropout: 0.1\n"
 def test_what_is_stored(more: str, expected: tuple[int, int]) -> None:
     """Samples x heads x pairs of tokens x bytes of the softmax, the bound, probabilities in 16 bits, dropout's mask."""
     (stored,) = stored_pairs(configure(BOUNDED + more), Place())
-    assert (stored.what, stored.layer, stored.layers) == ("scores", *expected)
+    assert (stored.tensors, stored.layer, stored.layers) == ("scores", *expected)
 
 
 def test_masks_that_are_stored() -> None:
     text = BF16 + "attention_dropout: 0.1\nsliding_window_width: 8\nwindow_attn_skip_freq: 2\n"
     (stored,) = stored_pairs(configure(text), Place())
-    assert (stored.what, stored.layer, stored.layers) == ("masks", 32 * 32 * 2, 2)
+    assert (stored.tensors, stored.layer, stored.layers) == ("masks", 32 * 32 * 2, 2)
     of_documents = text.replace("window_attn_skip_freq: 2", "reset_attention_mask: true")
     (documents,) = stored_pairs(configure(of_documents), Place())
     assert (documents.layer, documents.layers) == (2 * 32 * 32 * 2, 4)
