@@ -20,6 +20,8 @@ from tests.support.browser import CHROMIUM, Page, browser
 from tests.support.legibility import low_contrasts
 from tests.support.paths import DOCS, ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

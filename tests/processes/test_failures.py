@@ -343,6 +343,7 @@ def test_a_rank_that_makes_no_progress_is_ended_with_its_stack(tmp_path):
     assert failures.may_restart(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_told_apart_from_one_that_waits_for_it(tmp_path):
     """Both make no progress; the other one is inside a collective operation."""
     waits = "import time\\nprint(\\'waits\\')\\ntime.sleep(900)"

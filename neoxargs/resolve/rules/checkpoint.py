@@ -79,6 +79,7 @@ def keep_best_checkpoints_has_an_effect(
         save: checkpoints
         checkpoint_factor: 15
         eval_interval: 10
+        eval_iters: 1
         keep_best_checkpoints: 2
         keep_last_n_checkpoints: 2
     """

@@ -83,6 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.html"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_contrast(scheme: str, window: Page, pages: dict[str, Path]) -> None:
     found = {}

@@ -152,6 +152,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", LAYOUTS)
 def test_every_layout_imports_and_exports_the_same_model(root: Path, world: int) -> None:
     for ranks in run_ranks(each_layout, world, str(root), LAYOUTS[world], timeout=280):

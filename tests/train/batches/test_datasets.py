@@ -259,6 +259,7 @@ class TestOrder:
             ours, theirs = next(plain), next(ahead)
             assert torch.equal(ours.tokens, theirs.tokens) and torch.equal(ours.labels, theirs.labels)
 
+    @pytest.mark.slow
     def test_stages_between_first_and_last_read_nothing(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
         for stage, reads in ((0, True), (1, False), (2, True)):
@@ -364,6 +365,7 @@ def first_batches(folder: str) -> list[list[list[int]]]:
     return found
 
 
+@pytest.mark.slow
 def test_ranks_that_build_at_once_agree_with_one_process(tmp_path) -> None:
     for index, name in enumerate("ab"):
         numbered(tmp_path / name, 50, 100 * index)
