@@ -37,8 +37,8 @@ from neoxargs.targets.deepspeed import deepspeed_json  # noqa: E402
 WARM_UP = 3
 #: Kinds of kernels, by words in their names; the first that fits.
 KINDS = {"attention": "flash|fmha|sdpa|flex", "matrix products": "gemm|nvjet|cutlass|cublas", "messages": "nccl"}
-#: The operator that a call of torch's attention has chosen, or a kernel of flex_attention.
-ATTENTION = re.compile(r"_scaled_dot_product_(?:attention_)?(\w+)|(flex_attention)")
+#: The operator that a call of torch's attention has chosen, or a kernel of flex_attention or varlen_attn.
+ATTENTION = re.compile(r"_scaled_dot_product_(?:attention_)?(\w+)|(flex_attention|varlen_attn)")
 #: Kernels that are named.
 KERNELS = 25
 #: Different batches, which repeat.
