@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.mistakes import Mistakes
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
 #: the decays of Megatron-LM's WSD (`megatron/core/optimizer_param_scheduler.py`).
@@ -55,24 +56,8 @@ class Sizes(NamedTuple):
         return cls(get("train_iters"), BatchSizes.of(get), get("seq_length"))
 
 
-class PhaseError(Exception):
-    """What is wrong with the phases: for each problem the number of its phase, from 1, and what to write instead."""
-
-    def __init__(self, problems: Sequence[tuple[int, str, str]]) -> None:
-        self.problems = problems
-        super().__init__(problems)
-
-    @property
-    def wrong(self) -> str:
-        return "; ".join(f"phase {number}: {what}" for number, what, _ in self.problems)
-
-    @property
-    def advice(self) -> str:
-        return "; ".join(dict.fromkeys(hint for _, _, hint in self.problems))
-
-
 def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
-    """Return the phases of `lr_schedule`. Raises PhaseError with everything that is wrong."""
+    """Return the phases of `lr_schedule`. Raises Mistakes with everything that is wrong."""
     problems: list[tuple[int, str, str]] = []
     for number, given in enumerate(listed, 1):
         problems += ((number, *problem) for problem in _wrong(given, number == 1, number == len(listed), sizes))
@@ -90,7 +75,7 @@ def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
             what = f"until ({begin:,} iterations) must be before the end of the run ({sizes.iterations:,}), where the "
             problems.append((number - 1, f"{what}last phase ends", "end it earlier, or increase train_iters"))
     if problems:
-        raise PhaseError(problems)
+        raise Mistakes([(f"phase {number}", what, hint) for number, what, hint in problems])
     return found
 
 

@@ -57,7 +57,7 @@ class LearningRateCurve(Record):
 
     @classmethod
     def of(cls, get: Get) -> LearningRateCurve:
-        """Return the curve of a run's parameters. Raises lr_phases.PhaseError."""
+        """Return the curve of a run's parameters. Raises Mistakes."""
         if listed := get("lr_schedule"):
             found = [list(phase) for phase in lr_phases.phases(listed, get("lr"), lr_phases.Sizes.of(get))]
             return cls(PHASES, get("lr"), 0.0, 0.0, get("train_iters"), phases=found)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.data import path_list
+from neoxargs.facts.mistakes import Mistakes
 
 KEYS = ("data_paths", "data_weights", "label_data_paths", "weight")
 #: The split that sets belong to. The data of a set is the part `validation/NAME`.
@@ -32,29 +33,13 @@ class ValidationSet(NamedTuple):
         return f"{SPLIT}/{self.name}"
 
 
-class SetError(Exception):
-    """What is wrong with the sets: for each problem the name of the set, and what to write instead."""
-
-    def __init__(self, problems: Sequence[tuple[str, str, str]]) -> None:
-        self.problems = problems
-        super().__init__(problems)
-
-    @property
-    def wrong(self) -> str:
-        return "; ".join(f"{name}: {what}" for name, what, _ in self.problems)
-
-    @property
-    def advice(self) -> str:
-        return "; ".join(dict.fromkeys(hint for _, _, hint in self.problems))
-
-
 def validation_sets(value: Mapping[str, Any] | None) -> list[ValidationSet]:
-    """Return the sets of `validation`. Raises SetError with everything that is wrong."""
+    """Return the sets of `validation`. Raises Mistakes with everything that is wrong."""
     named = [(str(name), given if isinstance(given, dict) else {"data_paths": given})
              for name, given in (value or {}).items()]  # fmt: skip
     problems = [(name, *problem) for name, given in named for problem in _wrong(name, given)]
     if problems:
-        raise SetError(problems)
+        raise Mistakes(problems)
     return [_set(name, given) for name, given in named]
 
 

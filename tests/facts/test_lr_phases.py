@@ -8,8 +8,9 @@ import pytest
 
 from neoxargs.base.record import replace
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.lr_phases import PhaseError, Sizes, phases, rate
+from neoxargs.facts.lr_phases import Sizes, phases, rate
 from neoxargs.facts.lr_schedule import LearningRateCurve, differing
+from neoxargs.facts.mistakes import Mistakes
 from tests.support.configure import configure
 from tests.support.snapshots import pinned
 
@@ -68,7 +69,7 @@ def test_ends_are_iterations_shares_tokens_or_samples(until: object, iterations:
     "until", [0, -1, 1.5, "120%", "0%", "x", "2 GB", "1.2.3K tokens", "20B", "2k", True, None, [1], "", "-5 samples"]
 )
 def test_other_ends_are_refused(until: object) -> None:
-    with pytest.raises(PhaseError, match="until"):
+    with pytest.raises(Mistakes, match="until"):
         phases([{"style": "constant", "until": until}], LR, SIZES)
 
 
@@ -89,7 +90,7 @@ BEYOND = [
 def test_what_is_wrong_with_phases_is_said_at_once() -> None:
     said = []
     for listed in (*WRONG, *BEYOND):
-        with pytest.raises(PhaseError) as stop:
+        with pytest.raises(Mistakes) as stop:
             phases(listed, LR, SIZES)
         said.append(f"{stop.value.wrong}\n  = {stop.value.advice}")
     pinned("\n".join(said))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from neoxargs.facts.validation_sets import SetError, mean_loss, validation_sets
+from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.validation_sets import mean_loss, validation_sets
 from tests.support.snapshots import pinned
 
 WRONG: list[Any] = [
@@ -34,7 +35,7 @@ def test_what_is_written_of_a_set_and_of_their_mean() -> None:
 def test_what_is_no_set() -> None:
     found = []
     for value in WRONG:
-        with pytest.raises(SetError) as error:
+        with pytest.raises(Mistakes) as error:
             validation_sets(value)
         found.append(f"{value}: {error.value.wrong}; {error.value.advice}")
     pinned(found)

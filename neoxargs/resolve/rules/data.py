@@ -7,7 +7,8 @@ from typing import Any
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import SPLITS, Paths, path_list
-from neoxargs.facts.validation_sets import SetError, validation_sets
+from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.resolve.rules.rule import Finding, check, check_each_split, derive_each_split, refuse, warn
 
 Weights = Sequence[float] | None
@@ -107,7 +108,7 @@ def validation_names_its_sets(validation: Mapping[str, Any] | None) -> Finding |
         return refuse("validation has no sets", "remove it, or name at least one set", about=["validation"])
     try:
         validation_sets(validation)
-    except SetError as error:
+    except Mistakes as error:
         return refuse(f"validation, {error.wrong}", error.advice, about=["validation"])
     return None
 

@@ -9,6 +9,7 @@ from neoxargs.base.problems import listed
 from neoxargs.facts import lr_phases
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
+from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 
@@ -244,7 +245,7 @@ def lr_schedule_has_valid_phases(
         return refuse("lr_schedule has no phases", "remove it, or list at least one phase", about=["lr_schedule"])
     try:
         lr_phases.phases(lr_schedule, lr, _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length))
-    except lr_phases.PhaseError as error:
+    except Mistakes as error:
         return refuse(f"lr_schedule, {error.wrong}", error.advice, about=["lr_schedule"])
     return None
 
@@ -257,7 +258,7 @@ def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: lr_phases
     """Return the phases; none if lr_schedule has mistakes, which another rule reports."""
     try:
         return lr_phases.phases(lr_schedule or (), lr, sizes)
-    except lr_phases.PhaseError:
+    except Mistakes:
         return ()
 
 

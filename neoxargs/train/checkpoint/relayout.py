@@ -22,6 +22,7 @@ from neoxargs.train.checkpoint.readers import gather
 from neoxargs.train.checkpoint.slices import Slice
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
+    Kind,
     SavedWeights,
     WeightsByRank,
     not_convertible,
@@ -130,8 +131,8 @@ class _Loader:
     ) -> None:
         """Raises Problems if the checkpoint's weight has another shape."""
         self.saved, self.layout, self.name, self.weight, self.pieces = saved, layout, name, weight, pieces
-        self.own = Slice(unsharded_shape(weight), shards_of(weight))
-        theirs, ours = saved.shape(name), list(self.own.full)
+        self.own = Slice(unsharded_shape(weight) or [1], shards_of(weight))
+        theirs, ours = saved.shape(name) or [1], list(self.own.full)
         # The checkpoint's vocabulary may be padded to another number of rows.
         if theirs[1:] != ours[1:] or (theirs[:1] != ours[:1] and name not in VOCABULARY_WEIGHTS):
             shapes = f"shape {_shape_text(theirs)} in the checkpoint, but this run expects {_shape_text(ours)}"
@@ -140,11 +141,11 @@ class _Loader:
 
     def load(self, with_optimizer: bool) -> None:
         if self.layout.kind != "zero3":  # under ZeRO-3 the weight itself is empty
-            own = self._elements(0, self.weight.numel(), "", with_optimizer, self.weight.dtype)
+            own = self._elements(0, self.weight.numel(), Kind("", with_optimizer, unless=self.weight.dtype))
             self.weight.data.copy_(own.view(self.weight.shape))
         # If the optimizer updates the weights themselves, they are its tensors.
         for piece in self.pieces if self.layout.kind != "whole" else ():
-            elements = self._elements(piece.begin, piece.length, "", with_optimizer)
+            elements = self._elements(piece.begin, piece.length, Kind("", with_optimizer))
             _in_optimizer(self.layout.tensors[piece.tensor].data, piece).copy_(elements)
         if with_optimizer and self.pieces:
             for state, number in self.saved.states(self.name).items():
@@ -157,7 +158,7 @@ class _Loader:
         begin = rank * len(partition)
         length = min(len(partition), weight.ds_numel - begin)
         if length > 0:
-            partition[:length].copy_(self._elements(begin, length))
+            partition[:length].copy_(self._elements(begin, length, Kind()))
 
     def _load_state(self, state: str, number: Any) -> None:
         if isinstance(number, list | dict | tuple):
@@ -169,19 +170,17 @@ class _Loader:
                 # A number, such as Adam's step count: the same for all elements.
                 states[state] = _step_count(states.get(state), number, tensor, self.layout)
                 continue
-            elements = self._elements(piece.begin, piece.length, state)
+            elements = self._elements(piece.begin, piece.length, Kind(state))
             # Before the first step the optimizer has no states yet.
             if not isinstance(states.get(state), Tensor):
                 states[state] = torch.zeros_like(tensor, dtype=elements.dtype)
             _in_optimizer(states[state], piece).copy_(elements)
 
-    def _elements(
-        self, begin: int, length: int, state: str = "", master: bool = False, rounded: torch.dtype | None = None
-    ) -> Tensor:
-        """Return elements of this rank's slice, counted flat. state, master, rounded: as of `SavedWeights.rows`."""
+    def _elements(self, begin: int, length: int, kind: Kind) -> Tensor:
+        """Return elements of this rank's slice, counted flat."""
         width = prod(self.own.shape[1:])
         first, end = begin // width, -(-(begin + length) // width)
-        rows = self.saved.rows(self.name, self.own, range(first, end), state, master, rounded)
+        rows = self.saved.rows(self.name, self.own, range(first, end), kind)
         return rows.flatten()[begin - first * width :][:length]
 
 

@@ -60,6 +60,17 @@ class SavedSlice:
         return next(iter(self.pieces.values()))
 
 
+class Kind(NamedTuple):
+    """Which of a weight's tensors is read."""
+
+    state: str = ""
+    """The name of an optimizer state; "" for the weight."""
+    master: bool = False
+    """Whether the weight is the optimizer's fp32 one, if there is one, instead of the model's."""
+    unless: torch.dtype | None = None
+    """If the model's weights have this type, they are read nevertheless: they are the fp32 ones, rounded."""
+
+
 class CheckpointWeights(Protocol):
     """A checkpoint, of this or another program, as `deepy export` reads it: see SavedWeights."""
 
@@ -95,15 +106,7 @@ class CheckpointWeights(Protocol):
 class WeightsByRank(CheckpointWeights, Protocol):
     """A checkpoint of which every rank reads its part, as `relayout` loads it."""
 
-    def rows(
-        self,
-        name: str,
-        own: Slice,
-        rows: range,
-        state: str = "",
-        master: bool = False,
-        rounded: torch.dtype | None = None,
-    ) -> Tensor: ...
+    def rows(self, name: str, own: Slice, rows: range, kind: Kind) -> Tensor: ...
 
 
 class SavedWeights:
@@ -182,28 +185,19 @@ class SavedWeights:
         Raises Problems if the state was not saved element by element.
         """
         shape = self.shape(name)
-        return self.rows(name, Slice(shape or [1]), range(*shape[:1] or [1]), state, master).view(shape)
+        return self.rows(name, Slice(shape or [1]), range(*shape[:1] or [1]), Kind(state, master)).view(shape)
 
-    def rows(
-        self,
-        name: str,
-        own: Slice,
-        rows: range,
-        state: str = "",
-        master: bool = False,
-        rounded: torch.dtype | None = None,
-    ) -> Tensor:
+    def rows(self, name: str, own: Slice, rows: range, kind: Kind) -> Tensor:
         """Return rows of a rank's slice of a weight, or of one of its optimizer states, and read nothing else.
 
         rows: those of the slice, not of the full weight. Rows that the checkpoint does not have are zero.
-        master: as in `full_tensor`; but if the model's weights have the type `rounded`, these are returned.
         """
         found, shape = None, [len(rows), *own.shape[1:]]
-        master = master and rounded != self.dtype
+        master = kind.master and kind.unless != self.dtype
         theirs = self.shape(name) or [1]
         for part in self.slices[name].values():
             for first, *others in common(Slice(theirs, [*filter(None, part.shards)]), own, rows):
-                source = self._read(part, range(first.theirs, first.theirs + first.length), state, master)
+                source = self._read(part, range(first.theirs, first.theirs + first.length), kind.state, master)
                 for dimension, interval in enumerate(others, 1):
                     source = source.narrow(dimension, interval.theirs, interval.length)
                 if list(source.shape) == shape:

@@ -29,6 +29,7 @@ from neoxargs.files.neox_checkpoint.weights import Found, locate, used_weights
 from neoxargs.train.checkpoint.neox.head_order import join_heads
 from neoxargs.train.checkpoint.neox.tensors import read_parts, read_tensor
 from neoxargs.train.checkpoint.slices import Slice, join_slices, rank_slice, with_rows
+from neoxargs.train.checkpoint.weights_by_name import Kind
 from neoxargs.train.parallel.layers import TensorShard
 
 
@@ -125,20 +126,12 @@ class NeoxWeights:
         parts = self.optimizer.states[state] if state else self.optimizer.masters if master else {}
         return self._join(name, found, parts, summed=not state)
 
-    def rows(
-        self,
-        name: str,
-        own: Slice,
-        rows: range,
-        state: str = "",
-        master: bool = False,
-        rounded: torch.dtype | None = None,
-    ) -> Tensor:
+    def rows(self, name: str, own: Slice, rows: range, kind: Kind) -> Tensor:
         """Return rows of a rank's slice; see `SavedWeights.rows`. Reads the full weight.
 
-        rounded: not used, because the weights of several tensor parallel ranks may not be their rounded mean.
+        `kind.unless` is not used: a weight that several tensor parallel ranks have may not be the rounded mean.
         """
-        full = with_rows(self.full_tensor(name, state, master), own.full[0])
+        full = with_rows(self.full_tensor(name, kind.state, kind.master), own.full[0])
         return reduce(rank_slice, own.shards, full)[rows.start : rows.stop]
 
     def _join(self, name: str, found: Found, parts: dict[Any, list[Part]], summed: bool) -> Tensor:
