@@ -28,7 +28,7 @@ from plan_against_published import MEMORY, ROOT, SPEED
 
 sys.path.insert(0, str(ROOT))
 
-import on_gpu
+import gpu_models
 
 from neoxargs.hosts.device_table import DEVICES
 from neoxargs.plan.estimate import Plan
@@ -123,8 +123,8 @@ def own_runs() -> Iterator[Run]:
     """Yield the runs of train.py that bench/on_gpu.py measured on one GPU."""
     for device, name in (("H100-80GB", "h100.json"), ("H200-141GB", "h200.json")):
         for row in json.loads((ROOT / "tests" / "reference" / name).read_text(encoding="utf-8"))["models"]:
-            way = on_gpu.Way(row["micro_batch"], row["recompute"], row["offload"])
-            plan = on_gpu.plan(row["name"], way, DEVICES[device], False)
+            way = gpu_models.Way(row["micro_batch"], row["recompute"], row["offload"])
+            plan = gpu_models.plan(row["name"], way, DEVICES[device], False)
             for kind, measured, value in (
                 (SPEED, row["seconds"], plan.speed.step),
                 (MEMORY, row["used"], plan.fullest.peak),

@@ -54,8 +54,8 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     effect."""
 
     keep_last_n_checkpoints: Count | None = param(None, origin="NeoX")
-    """After each save, deletes all checkpoints except the newest N, where N is this number. If not set, all are
-    kept."""
+    """After each save, deletes all checkpoints except the newest N, where N is this number, and those of
+    `keep_best_checkpoints`. If not set, all are kept."""
 
     keep_best_checkpoints: Count | None = param(None, ours=True)
     """Keeps so many checkpoints with the lowest validation loss, besides those of `keep_last_n_checkpoints`. Only those
