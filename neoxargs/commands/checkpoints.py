@@ -193,7 +193,12 @@ class Choice:
         latest = self.kept[0]  # unless `latest` names no checkpoint: then no iteration is higher
         if checkpoint_folder.iteration_of(folder) > checkpoint_folder.iteration_of(latest):
             return f"later than {latest.name}, which `latest` names"
-        return "older" if folder in self.line else f"of a run that {latest.name} does not continue"
+        why = "older" if folder in self.line else f"of a run that {latest.name} does not continue"
+        losses = {each: checkpoint_folder.written_by(each).validation_loss for each in (*self.kept, *self.removed)}
+        known = {each: loss for each, loss in losses.items() if loss is not None}
+        return why + ", but its validation loss is the lowest" * (
+            min(known, key=known.__getitem__, default=None) == folder
+        )
 
     def kept_line(self) -> str:
         """Return the names of the checkpoints to keep."""

@@ -132,6 +132,11 @@ class Timeline(Record):
             return []
         return self._left({*evaluation_iterations(self.config), self.iterations})
 
+    @property
+    def validation_sets(self) -> int:
+        """How many sets of validation data each of these evaluations reads."""
+        return len(self.config.data.validation or ()) or 1
+
     @cached_property
     def saves(self) -> list[int]:
         """The iterations that are left after which a checkpoint is saved."""

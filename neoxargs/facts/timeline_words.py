@@ -49,6 +49,7 @@ def evaluation(timeline: Timeline) -> str:
     if not done:
         return "none" if not tested else f"none but{tested.removeprefix(' and')}, at the end"
     batches = f"on {timeline.config.training.eval_iters:,} x {timeline.config.batch.train_batch_size:,} samples"
+    batches += f" of each of {timeline.validation_sets} sets" * (timeline.validation_sets > 1)
     if len(done) == 1:
         return f"once{tested}, at the end, {batches}"
     return f"{len(done):,} times, every {timeline.config.training.eval_interval:,} iterations{tested}, {batches}"

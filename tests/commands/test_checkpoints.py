@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from neoxargs.cli import main
+from neoxargs.commands.checkpoints import Choice
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.processes.run_lock import lock_run
@@ -304,3 +305,13 @@ def test_one_rank_is_not_plural(root, capsys):
     config.write_text(config.read_text().replace('"world_size": 4', '"world_size": 1'))
     main(["checkpoints", str(root)])
     assert "ZeRO-1, 1 rank  " in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_prune_removes_is_named_as_the_best(tmp_path: Path) -> None:
+    folders = [tmp_path / f"global_step{number}" for number in (3, 2, 1)]
+    for folder, loss in zip(folders, (2.0, None, 1.5), strict=True):
+        folder.mkdir()
+        (folder / checkpoint_folder.RUN).write_text(Written(validation_loss=loss).to_json())
+    choice = Choice(kept=folders[:1], removed=folders[1:], line=folders)
+    reasons = [choice.reason(folder) for folder in choice.removed]
+    assert reasons[1].startswith(reasons[0]) and "lowest" in reasons[1].removeprefix(reasons[0])

@@ -70,7 +70,8 @@ class Forecast(Record):
     @property
     def evaluation_seconds(self) -> float:
         """Of those on the validation split, and the one on the test split at the end."""
-        speed, done = self.plan.speed, len(self.timeline.evaluations) + self.timeline.tests
+        speed, timeline = self.plan.speed, self.timeline
+        done = len(timeline.evaluations) * timeline.validation_sets + timeline.tests
         batches = done * self.config.training.eval_iters
         return batches * (speed.step - speed.data - speed.optimizer) * FORWARD
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from neoxargs.resolve.rules.rule import Finding, check, warn
 
@@ -46,23 +47,29 @@ def intervals_fall_into_the_run(
 
 @check
 def evaluation_costs_less_than_training(
-    train_iters: int, eval_interval: int, eval_iters: int, written: Collection[str]
+    train_iters: int,
+    eval_interval: int,
+    eval_iters: int,
+    validation: Mapping[str, Any] | None,
+    written: Collection[str],
 ) -> Finding | None:
-    """Every eval_interval iterations, eval_iters batches are evaluated, each at about a third of the cost of a training
-    step. Short intervals with many batches spend more time on evaluation than on training
-    (https://github.com/tdrussell/qlora-pipe/pull/6, https://github.com/facebookresearch/ParlAI/issues/4390).
+    """Every eval_interval iterations, eval_iters batches are evaluated, of each set of validation, each at about a
+    third of the cost of a training step. Short intervals with many batches spend more time on evaluation than on
+    training (https://github.com/tdrussell/qlora-pipe/pull/6, https://github.com/facebookresearch/ParlAI/issues/4390).
 
         eval_interval: 10
         eval_iters: 100
     """
     if not eval_interval or eval_interval > train_iters or not {"eval_interval", "eval_iters"} & set(written):
         return None
-    share = eval_iters / (eval_iters + FORWARD_PASSES_OF_A_STEP * eval_interval)
+    sets = len(validation or ()) or 1
+    share = eval_iters * sets / (eval_iters * sets + FORWARD_PASSES_OF_A_STEP * eval_interval)
     if share <= 0.5:
         return None
-    what = f"about {share:.0%} of the time is spent on evaluation: eval_iters ({eval_iters}) batches every "
+    what = f"about {share:.0%} of the time is spent on evaluation: eval_iters ({eval_iters}) batches "
+    what += f"of each of {sets} validation sets " * (sets > 1) + "every "
     return warn(
         f"{what}eval_interval ({eval_interval}) iterations",
-        f"set eval_interval to {min(10 * eval_iters, train_iters)}, or decrease eval_iters",
+        f"set eval_interval to {min(10 * eval_iters * sets, train_iters)}, or decrease eval_iters",
         about=["eval_interval", "eval_iters"],
     )

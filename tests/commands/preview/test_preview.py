@@ -254,3 +254,11 @@ def test_a_price_must_be_positive(folder: Path, capsys: pytest.CaptureFixture[st
         main(["preview", *text_of(MIXTURE, "--price", "-1").split()])
     assert stop.value.code == 2
     assert "a price per device and hour" in capsys.readouterr().err
+
+
+def test_each_validation_set_is_evaluated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = MIXTURE.replace("valid_data_paths: [web]", "validation: {one: web, two: web, three: code}")
+    alone, sets = (forecast(run + SAVING, capsys)["seconds"]["evaluation"] for run in (MIXTURE, data))
+    assert sets == pytest.approx(alone * (3 * 4 + 1) / (4 + 1))
+    assert main(["preview", *text_of(data + SAVING).split()]) == 0
+    pinned([line for line in capsys.readouterr().out.splitlines() if line.startswith("evaluation") or " sets" in line])
