@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -194,11 +195,13 @@ class Choice:
         if checkpoint_folder.iteration_of(folder) > checkpoint_folder.iteration_of(latest):
             return f"later than {latest.name}, which `latest` names"
         why = "older" if folder in self.line else f"of a run that {latest.name} does not continue"
-        losses = {each: checkpoint_folder.written_by(each).validation_loss for each in (*self.kept, *self.removed)}
-        known = {each: loss for each, loss in losses.items() if loss is not None}
-        return why + ", but its validation loss is the lowest" * (
-            min(known, key=known.__getitem__, default=None) == folder
-        )
+        return why + ", but its validation loss is the lowest" * (folder == self.best)
+
+    @cached_property
+    def best(self) -> Path | None:
+        """The checkpoint with the lowest validation loss; None if none has one."""
+        losses = ((checkpoint_folder.written_by(each).validation_loss, each) for each in (*self.kept, *self.removed))
+        return min(((loss, each) for loss, each in losses if loss is not None), default=(None, None))[1]
 
     def kept_line(self) -> str:
         """Return the names of the checkpoints to keep."""

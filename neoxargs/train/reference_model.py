@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch.distributed as dist
@@ -33,6 +33,7 @@ from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
 from neoxargs.train.model.lora import adapters
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
 #: Seconds between two lines about the progress.
@@ -139,8 +140,7 @@ class Reference:
         scored = self.scorer.run(batches if reads_data(self.mesh) else None, len(micro_batches))
         # (micro batch, answers)
         own = [scores.logs.double().sum(1).view(-1, self.micro_batch).T.float() for scores in scored]
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, [*zip(starts, own, strict=True)] if self.scorer.reports else [])
+        found = of_all_ranks([*zip(starts, own, strict=True)] if self.scorer.reports else [])
         for start, values in chain.from_iterable(found):
             for sample, value in zip(padded[start:], values, strict=False):
                 sample.entry[:] = value.numpy()

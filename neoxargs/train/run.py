@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -104,8 +104,8 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     progress = watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
     if objective(config.post_training.train_impl).reference:
         reference.prepare(config, trainer, data, mesh, saver, progress)
-    described = _described_run(config, process.world_size, position, vocabulary.padded)
-    described = replace(described, kernels=[*attention_line(config, process.device), *trainer.kernels])
+    kernels = [*attention_line(config, process.device), *trainer.kernels]
+    described = _described_run(config, process.world_size, position, vocabulary.padded, kernels)
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
     trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
@@ -171,7 +171,7 @@ def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Voca
     return mesh, tokenizer, vocabulary, data
 
 
-def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Run:
+def _described_run(config: Config, ranks: int, start: Position, rows: int, kernels: Sequence[str]) -> Run:
     sizes = BatchSizes.of(config.get)
     # Known only for one token file that deepy wrote.
     summary = summary_of(config.data.data_path) if isinstance(config.data.data_path, str) else None
@@ -188,6 +188,7 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int) -> Ru
         unigram_entropy=summary.unigram_entropy if summary else None,
         has_perplexity=config.post_training.train_impl == "normal",
         batch_size_changes=sizes.changes,
+        kernels=kernels,
     )
 
 

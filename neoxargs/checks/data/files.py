@@ -174,8 +174,10 @@ def _misplaced_weight(config: Config) -> Iterator[Problem]:
 
 def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
     """Check the token files of a parameter; many that are all missing are one problem."""
-    own = named_token_files(config.get, name)
-    paths = prefixes(config.get(name)) if name == "data_path" else [prefix for _, prefix in own]
+    if name == "data_path":
+        paths = prefixes(config.get(name))
+    else:
+        paths = [prefix for _, prefix in named_token_files(config.get, name)]
     absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
     # To search a folder for each of thousands of files would take minutes.
     unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}
@@ -360,9 +362,9 @@ def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
     if name in REWARD_FILES:
         return REWARDS_HINT
-    text, labels = name.replace("_label_data_paths", "_data_paths"), name.replace("_data_paths", "_label_data_paths")
-    is_labelled = text != labels and config.get(name if text != name else labels)
-    return LABELS_HINT if is_labelled or is_label_file(name, prefix, config.get) else _creation_hint(config, prefix)
+    labels = name.replace("_data_paths", "_label_data_paths")
+    has_labels = is_label_file(name, prefix, config.get) or (labels != name and config.get(labels))
+    return LABELS_HINT if has_labels else _creation_hint(config, prefix)
 
 
 def _creation_hint(config: Config, prefix: str) -> str:

@@ -20,7 +20,7 @@ import contextlib
 import heapq
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,9 +115,11 @@ def newest_first(folder: Path) -> list[Path]:
     return [*first, *(other for other in found if other not in first)]
 
 
-def outdated(folder: Path, newest: int, best: int) -> list[Path]:
-    """Return all checkpoints but the newest ones and those with the lowest validation losses, so many of each."""
-    found = newest_first(folder)
+def outdated(found: Sequence[Path], newest: int, best: int) -> list[Path]:
+    """Return all of these checkpoints but the newest and those with the lowest validation losses, so many of each.
+
+    found: as of `newest_first`.
+    """
     losses = {checkpoint: written_by(checkpoint).validation_loss for checkpoint in found} if best else {}
     rated = sorted((loss, order) for order, loss in enumerate(losses.values()) if loss is not None)
     kept = {*found[:newest], *(found[order] for _, order in rated[:best])}

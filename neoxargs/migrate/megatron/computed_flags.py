@@ -285,14 +285,14 @@ def paths(part: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         words = [word.text for word in option.values]
         weights = [read_plain(word) for word in words[::2]]
-        if len(words) > 1 and len(words) % 2 == 0 and all(isinstance(w, int | float) for w in weights):
-            reading.set(f"{part}_data_weights", [float(weight) for weight in weights])
-            words = words[1::2]
+        is_weighted = len(words) > 1 and len(words) % 2 == 0 and all(isinstance(w, int | float) for w in weights)
+        names = words[1::2] if is_weighted else words
         if part == "valid" and SETS in reading.options:
-            reading.settings.pop("valid_data_weights", None)
-            reading.set("validation", _named(words))
-        else:
-            reading.set(f"{part}_data_paths", words)
+            reading.set("validation", _named(names))
+            return
+        if is_weighted:
+            reading.set(f"{part}_data_weights", [float(weight) for weight in weights])
+        reading.set(f"{part}_data_paths", names)
 
     return read
 

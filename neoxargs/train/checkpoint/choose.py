@@ -14,7 +14,8 @@ from threading import Thread
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.train.checkpoint.readers import Readers, gather
+from neoxargs.train.checkpoint.readers import Readers
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.setup import Process
 
 
@@ -39,7 +40,7 @@ class Verification:
         self.thread.join()
         if isinstance(self.found, Exception):
             raise self.found
-        reasons = gather((self.found, socket.gethostname()))
+        reasons = of_all_ranks((self.found, socket.gethostname()))
         reason, host = next(((reason, host) for reason, host in reasons if reason), ("", ""))
         return f"{reason} on host {host}" if reason and self.readers.apart else reason
 
@@ -54,9 +55,9 @@ def begin(config: Config) -> Verification | None:
     if config.checkpoint.load is None:
         return None
     root, iteration = Path(config.checkpoint.load), config.training.iteration
-    names = _names(root) if iteration is None else gather(checkpoint_folder.tag(iteration))[:1]
+    names = _names(root) if iteration is None else [checkpoint_folder.tag(iteration)]
     # Rank 0 decides for all ranks whether there is one.
-    has_files = gather(bool(names) and (root / names[0] / checkpoint_folder.FILES).is_file())[0]
+    has_files = of_all_ranks(bool(names) and (root / names[0] / checkpoint_folder.FILES).is_file())[0]
     return Verification(root / names[0]) if has_files else None
 
 
@@ -94,7 +95,7 @@ def _names(root: Path) -> list[str]:
 
     On a shared disk, other ranks may not see the newest folder yet, and all must choose the same.
     """
-    names: list[str] = gather([checkpoint.name for checkpoint in checkpoint_folder.newest_first(root)])[0]
+    names: list[str] = of_all_ranks([checkpoint.name for checkpoint in checkpoint_folder.newest_first(root)])[0]
     return names
 
 

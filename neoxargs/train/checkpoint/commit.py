@@ -91,9 +91,9 @@ class Removal:
         The one that was just saved is the newest.
         """
         self.wait()
-        if old := outdated(folder, keep, best):
-            newest = newest_first(folder)[0]
-            self.thread = threading.Thread(target=_remove, args=(old, newest), name="removal", daemon=True)
+        found = newest_first(folder)
+        if old := outdated(found, keep, best):
+            self.thread = threading.Thread(target=_remove, args=(old, found[0]), name="removal", daemon=True)
             self.thread.start()
 
     def wait(self) -> None:

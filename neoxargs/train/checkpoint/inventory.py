@@ -14,12 +14,13 @@ from torch import nn
 
 from neoxargs.train.checkpoint import expert_files
 from neoxargs.train.checkpoint.rank_files import RankFiles
-from neoxargs.train.checkpoint.readers import Readers, gather
+from neoxargs.train.checkpoint.readers import Readers
 from neoxargs.train.deepspeed import interface, swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, stage_layers
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shape_of
+from neoxargs.train.process.collectives import of_all_ranks
 
 PREFIX = "layout-"
 Inventory = dict[str, Any]
@@ -87,7 +88,7 @@ def read_together(folder: Path) -> list[Inventory]:
     """Return all inventories of a checkpoint, of which each rank reads its share. Collective."""
     readers = Readers.of(folder)
     own = {path.name: _content(path) for path in files(folder)[readers.number :: readers.ranks]}
-    contents = {name: content for of_rank in gather(own) for name, content in of_rank.items()}
+    contents = {name: content for of_rank in of_all_ranks(own) for name, content in of_rank.items()}
     return [contents[name] for name in sorted(contents)]
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed
 
 from neoxargs.files.checkpoints import folder as checkpoint_folder
+from neoxargs.train.process.collectives import of_all_ranks
 
 
 class Readers(NamedTuple):
@@ -27,19 +28,10 @@ class Readers(NamedTuple):
     def of(cls, checkpoint: Path) -> Readers:
         """Collective."""
         folder = _identity(checkpoint)
-        folders = gather(folder)
+        folders = of_all_ranks(folder)
         same = [rank for rank, other in enumerate(folders) if other == folder]
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         return cls(same.index(rank), len(same), len(set(folders)) > 1)
-
-
-def gather(value: Any) -> list[Any]:
-    """Return the values of all ranks; in a program without ranks, the value alone. Collective."""
-    if not torch.distributed.is_initialized():
-        return [value]
-    values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values
 
 
 def _identity(checkpoint: Path) -> tuple[object, ...]:

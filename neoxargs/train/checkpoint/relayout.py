@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.facts.model import REWARD_HEAD
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.readers import gather
 from neoxargs.train.checkpoint.slices import Slice
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
@@ -33,6 +32,7 @@ from neoxargs.train.deepspeed.buckets import DIVIDED_FROM
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape
+from neoxargs.train.process.collectives import of_all_ranks
 
 #: Weights with one row per token. Their row count is padded to a multiple that depends on the layout, with zeros.
 VOCABULARY_WEIGHTS = ("embedding.word_embeddings.weight", "output.weight")
@@ -245,7 +245,7 @@ def _mismatches(
 
 def union_over_ranks(names: set[str]) -> set[str]:
     """Return the names that any rank has. Collective."""
-    return set().union(*gather(names))
+    return set().union(*of_all_ranks(names))
 
 
 def restore_counters(engine: interface.Engine, saved: WeightsByRank, common: Mapping[str, Any]) -> None:

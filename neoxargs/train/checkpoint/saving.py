@@ -43,6 +43,7 @@ from neoxargs.train.deepspeed import checkpoint_io, interface
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.parallel.layers import is_expert
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.setup import Process, suppress_output
 
 
@@ -167,8 +168,7 @@ class Saver:
         Raises Problems if a host sees rank 0's folder: DeepSpeed lets every host write some of the files.
         """
         own = commit.identity(files.part), socket.gethostname()
-        folders: list[Any] = [None] * self.process.world_size
-        torch.distributed.all_gather_object(folders, own)
+        folders = of_all_ranks(own)
         sharing = {host for seen, host in folders[1:] if seen == folders[0][0] and host != folders[0][1]}
         if sharing:
             raise Problems(_is_shared(self.options.save, sorted(sharing)))
@@ -221,8 +221,7 @@ class Saver:
 
     def _compare_outcomes(self, files: RankFiles, position: Position) -> list[dict[str, Digest]]:
         """Return the digests of each rank's files. If a rank failed, remove them and raise Problems on every rank."""
-        outcomes: list[Any] = [None] * self.process.world_size
-        torch.distributed.all_gather_object(outcomes, (files.digests, files.error, socket.gethostname()))
+        outcomes = of_all_ranks((files.digests, files.error, socket.gethostname()))
         for rank, (_, error, host) in enumerate(outcomes):
             if error:
                 if self.leads:
@@ -266,9 +265,8 @@ def first_non_finite(engine: interface.Engine) -> str:
     norms = [norm.float().to(engine.device) for norm in torch._foreach_norm(tensors, float("inf"))] if tensors else []
     finite = torch.stack(norms).isfinite().tolist() if norms else []
     own = next((name for name, is_finite in zip(names, finite, strict=True) if not is_finite), "")
-    found: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, (own, socket.gethostname()))
-    return next((f"{name} on rank {rank} of {host}" for rank, (name, host) in enumerate(found) if name), "")
+    found = enumerate(of_all_ranks((own, socket.gethostname())))
+    return next((f"{name} on rank {rank} of {host}" for rank, (name, host) in found if name), "")
 
 
 def _is_elsewhere(weight: nn.Parameter) -> bool:

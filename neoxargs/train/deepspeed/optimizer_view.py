@@ -19,6 +19,7 @@ from neoxargs.train.deepspeed import buckets, interface
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.gradient_norm import counts_here
 from neoxargs.train.parallel.layers import is_expert
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
 #: Name of a weight -> this rank's elements, flat; no entry if other ranks hold all of them.
@@ -74,10 +75,8 @@ class Holdings:
         pipe = self.mesh.pipe
         if pipe.size == 1:
             return by_name
-        stages: list[Any] = [None] * pipe.size
-        dist.all_gather_object(stages, by_name, group=pipe.group)
         # A weight that several stages use is counted by the first of them.
-        return {name: value for stage in reversed(stages) for name, value in stage.items()}
+        return {name: value for stage in reversed(of_all_ranks(by_name, pipe.group)) for name, value in stage.items()}
 
     def _fragments(self, find: Callable[[nn.Parameter], Tensor | None]) -> Fragments:
         fragments: Fragments = {}

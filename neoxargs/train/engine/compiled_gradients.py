@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.base.problems import Problem, Problems
@@ -22,6 +20,7 @@ from neoxargs.train.losses.cross_entropy import Loss, gradient_of_slice
 from neoxargs.train.model.documents import LayerInput, needs_document_starts, pack, unpack
 from neoxargs.train.model.experts.layer import Experts
 from neoxargs.train.parallel.layers import Ranks
+from neoxargs.train.process.collectives import of_all_ranks
 
 #: Largest distance of a gradient from the uncompiled one relative to that one's length, by bytes of an element (4 may
 #: be TF32). Rounding makes 0.001 to 0.05 of it in bf16, a wrong kernel more than 0.5.
@@ -49,9 +48,8 @@ def check_gradients(
             tokens, uncompiled = samples * config.shape.seq_length, replace(loss, compiled=False)
             compiled, expected = (gradient_of_slice(each, tokens, kind, device) for each in (loss, uncompiled))
             errors["cross entropy"] = distance(compiled, expected)
-    wrong = _of_all_ranks(
-        {name: error for name, error in errors.items() if not error <= LIMITS[kind.itemsize]}
-    )  # NaN too
+    limit = LIMITS[kind.itemsize]
+    wrong = _of_all_ranks({name: error for name, error in errors.items() if not error <= limit})  # NaN too
     if wrong:
         worst = sorted(wrong, key=lambda name: -wrong[name])[:5]
         found = ", ".join(f"{name} by {wrong[name]:.0%}" for name in worst)
@@ -62,11 +60,8 @@ def check_gradients(
 
 def _of_all_ranks(wrong: dict[str, float]) -> dict[str, float]:
     """Return what is wrong on any rank, so that all stop: a rank that went on would wait for the others."""
-    if not dist.is_initialized():
-        return wrong
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, wrong)
-    names = {name for each in found for name in each}
+    found = of_all_ranks(wrong)
+    names = dict.fromkeys(name for each in found for name in each)  # in the order of the layers
     return {name: max(each[name] for each in found if name in each) for name in names}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +19,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import before_reduction, before_step, full_gradients
 from neoxargs.train.deepspeed.weight_names import named_weights
-from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.process.collectives import all_reduce, of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
 #: Names of weights, and the largest absolute value of the gradient of each: infinite or NaN if an element is.
@@ -60,8 +59,7 @@ class NonFinite:
         ]
         # The backward pass computes the gradients of the last layers first.
         name, word = max(values, key=lambda value: self.order[value[0]], default=("", ""))
-        of_ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, (self.mesh.pipe.rank, loss, name, word, socket.gethostname()))
+        of_ranks = of_all_ranks((self.mesh.pipe.rank, loss, name, word, socket.gethostname()))
         affected = [(rank, *found) for rank, found in enumerate(of_ranks) if found[1] or found[2]]
         if not affected:
             return ""

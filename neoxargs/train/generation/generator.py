@@ -26,6 +26,7 @@ from neoxargs.train.model.cache import Cache, attach
 from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.layers import is_expert
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Axis, Mesh
 
 
@@ -189,8 +190,7 @@ class Generator:
         with self._cache(local) as cache:
             self._finish(local, cache, added)
         if self.data.size > 1:
-            by_rank: list[Any] = [None] * self.data.size
-            dist.all_gather_object(by_rank, [(s.ids, s.logits, s.finished) for s in local], self.data.group)
+            by_rank = of_all_ranks([(s.ids, s.logits, s.finished) for s in local], self.data.group)
             for rank, results in enumerate(by_rank):
                 for sample, (ids, logits, finished) in zip(samples[rank :: self.data.size], results, strict=True):
                     sample.ids, sample.logits, sample.finished = ids, logits, finished

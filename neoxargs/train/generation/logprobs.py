@@ -12,13 +12,13 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.losses.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
 #: Another loss.
@@ -120,9 +120,7 @@ class Scorer:
         scores: dict[int, tuple[float, bool]] = {}
         for start in range(0, len(order), at_once):
             scores |= self._score(rows, order[start : start + at_once])
-        by_rank: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(by_rank, scores)
-        merged = {index: score for of_rank in by_rank for index, score in of_rank.items()}
+        merged = {index: score for of_rank in of_all_ranks(scores) for index, score in of_rank.items()}
         return [merged[index] for index in range(len(rows))]
 
     def _score(self, rows: Sequence[ScoringRow], chosen: Sequence[int]) -> dict[int, tuple[float, bool]]:

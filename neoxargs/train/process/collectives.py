@@ -77,6 +77,15 @@ def reduce_scatter(own: Tensor, x: Tensor, group: dist.ProcessGroup | None = Non
     return reduction if async_op else reduction.wait()
 
 
+def of_all_ranks(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """Return the values of all ranks, in their order; in a program without ranks, the value alone. Collective."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group)
+    return values
+
+
 def start_sum(x: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
     """Start to sum the contiguous x over the ranks; return what waits for the sum, and returns it.
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.config.config import Config
@@ -20,6 +19,7 @@ from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.parallel.layers import shards_of, unsharded_shape
 from neoxargs.train.process import setup
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.run import assemble
 from neoxargs.train.track.tracker import Evaluation, Step, Tracker
 from neoxargs.train.trials import plain
@@ -111,7 +111,7 @@ def _movements(before: dict[str, Tensor], module: torch.nn.Module) -> dict[str, 
         for name, old in before.items()
     }
     total: dict[str, list[float]] = {}
-    for part in _of_all_ranks(here):
+    for part in of_all_ranks(here):
         for name, (square, size) in part.items():
             total[name] = [total.get(name, [0.0])[0] + square, size]
     return {name: [square**0.5, size] for name, (square, size) in total.items()}
@@ -125,14 +125,8 @@ def _unequal_replicas(module: torch.nn.Module) -> list[str]:
         if not hasattr(weight, "ds_tensor")  # of ZeRO-3, where every rank holds another part
     }
     first: dict[str, str] = {}
-    parts = [item for part in _of_all_ranks(here) for item in part.items()]
+    parts = [item for part in of_all_ranks(here) for item in part.items()]
     return sorted({key.partition(" ")[0] for key, digest in parts if first.setdefault(key, digest) != digest})
-
-
-def _of_all_ranks(value: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
 
 
 def _written(config: Config) -> Observed:

@@ -15,8 +15,10 @@ import pytest
 
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Written
+from neoxargs.train import run
 from neoxargs.train.checkpoint import choose, commit
 from neoxargs.train.process import setup
+from tests.support.processes import rank_arguments, train_on_rank
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned
 
@@ -160,6 +162,33 @@ def test_files_are_read_while_the_model_is_built(tmp_path):
         built.set()
         with pytest.raises(ValueError, match="planted"):
             begun.damage()
+
+
+def order_of(arguments: list[str]) -> list[str]:
+    """Train, and return the order in which checkpoints were begun to be read and the engine built."""
+    order: list[str] = []
+    build, verification = run.build.build, choose.Verification.__init__
+
+    def building(*given: Any) -> Any:
+        order.append("build")
+        return build(*given)
+
+    def beginning(self: choose.Verification, checkpoint: Path) -> None:
+        order.append(checkpoint.name)
+        verification(self, checkpoint)
+
+    with patch.object(run.build, "build", building), patch.object(choose.Verification, "__init__", beginning):
+        code, _, errors = train_on_rank(arguments)
+    assert code == 0, errors
+    return order
+
+
+def test_a_run_begins_to_read_before_it_builds_and_reads_once(tmp_path):
+    saved = str(tmp_path / "saved")
+    changes = {"save": saved, "load": saved, "checkpoint_factor": 2, "train_iters": 4}
+    assert run_ranks(order_of, 1, rank_arguments(tmp_path, 1, **changes, exit_interval=2))[0] == ["build"]
+    order = run_ranks(order_of, 1, rank_arguments(tmp_path, 1, **changes))[0]
+    assert order == ["global_step2", "build"]
 
 
 def test_nothing_is_begun_without_a_checkpoint_of_deepy(tmp_path):
