@@ -1,19 +1,17 @@
 """The phases of `lr_schedule`: a list of `{style, until, from, to}`, as numbers of iterations and rates.
 
-`until` counts iterations (`2000`), a share of the run (`0.3` or `30%`), tokens (`20B tokens`) or samples
-(`5M samples`). Between its ends, a phase has the curve of its style; the iteration `until` has the rate `to`, as the
-last iteration of a warm-up has `lr`. After the last phase, the rate stays.
+`until` is a length of facts/lengths.py. Between its ends, a phase has the curve of its style; the iteration `until` has
+the rate `to`, as the last iteration of a warm-up has `lr`. After the last phase, the rate stays.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
-from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.lengths import UNITS, Sizes, iterations
 from neoxargs.facts.mistakes import Mistakes
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
@@ -27,9 +25,6 @@ LEFT: dict[str, Callable[[float], float]] = {
 CONSTANT, INVERSE = "constant", "inverse-square-root"
 STYLES = (CONSTANT, *LEFT, INVERSE)
 KEYS = ("style", "until", "from", "to")
-#: `2000`, `30%`, `20B tokens`, `5M samples`.
-LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(|%)|([KMBT]?)\s*(token|sample|iteration)s?)", re.IGNORECASE)
-THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 class Phase(NamedTuple):
@@ -39,21 +34,6 @@ class Phase(NamedTuple):
     until: int
     start: float
     end: float
-
-
-class Sizes(NamedTuple):
-    """What lengths of phases are converted with."""
-
-    iterations: int
-    """Of the run."""
-    batches: BatchSizes
-    tokens: int
-    """Of a sample."""
-
-    @classmethod
-    def of(cls, get: Callable[[str], Any]) -> Sizes:
-        """Return the sizes of a run's parameters."""
-        return cls(get("train_iters"), BatchSizes.of(get), get("seq_length"))
 
 
 def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
@@ -99,7 +79,7 @@ def _within(phase: Phase, begin: int, iteration: int) -> float:
 
 def _phase(given: Mapping[str, Any], before: Phase | None, lr: float, sizes: Sizes) -> Phase:
     begin = before.until if before else 0
-    until = (_iterations(given["until"], sizes) if "until" in given else None) or sizes.iterations
+    until = (iterations(given["until"], sizes) if "until" in given else None) or sizes.iterations
     style, start = given["style"], given.get("from", before.end if before else lr)
     if style == INVERSE:
         return Phase(style, until, start, start * math.sqrt(begin / until))
@@ -120,9 +100,8 @@ def _wrong(given: Any, is_first: bool, is_last: bool, sizes: Sizes) -> Iterator[
     if style == INVERSE and is_first:
         yield f"{style} continues a warm-up, so it cannot be the first phase", "put a linear phase before it"
     yield from _wrong_rates(given)
-    if "until" in given and _iterations(given["until"], sizes) is None:
-        units = "iterations (2000), a share of the run (0.3 or 30%), or a number with a unit (20B tokens, 5M samples)"
-        yield f"until ({given['until']!r}) is no length", f"write {units}"
+    if "until" in given and iterations(given["until"], sizes) is None:
+        yield f"until ({given['until']!r}) is no length", f"write {UNITS}"
     if "until" not in given and not is_last:
         yield "until is missing", "only the last phase ends with the run by default"
 
@@ -137,19 +116,3 @@ def _wrong_rates(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"a phase of style {style} has no end of its own (to)", "remove to"
     if style in LEFT and "to" not in given:
         yield "to is missing", "write the rate at the end of the phase"
-
-
-def _iterations(given: Any, sizes: Sizes) -> int | None:
-    """Return a length in iterations, rounded down, at least 1; None if it is none."""
-    text = f"{100 * given:.10f}%" if isinstance(given, float) and given <= 1 else str(given).removesuffix(".0")
-    found = LENGTH.fullmatch(text.strip())
-    if not found:
-        return None
-    number, unit = float(found[1]) * THOUSANDS[(found[3] or "").upper()], (found[4] or found[2]).lower()
-    of_one = {"": 1, "iteration": 1, "%": 100 / sizes.iterations}
-    if unit in of_one:
-        count = number / of_one[unit]
-    else:
-        count = sizes.batches.iterations_in(int(number / (sizes.tokens if unit == "token" else 1) + 1e-9))
-    is_part = unit in ("", "iteration") and count != int(count)
-    return None if number == 0 or is_part or (unit == "%" and number > 100) else max(1, int(count + 1e-9))

@@ -15,6 +15,7 @@ from neoxargs.base.record import Record, replace
 from neoxargs.config.config import Config
 from neoxargs.facts import deepspeed_schedule, lr_phases
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.lengths import Sizes
 
 #: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
@@ -59,7 +60,7 @@ class LearningRateCurve(Record):
     def of(cls, get: Get) -> LearningRateCurve:
         """Return the curve of a run's parameters. Raises Mistakes."""
         if listed := get("lr_schedule"):
-            found = [list(phase) for phase in lr_phases.phases(listed, get("lr"), lr_phases.Sizes.of(get))]
+            found = [list(phase) for phase in lr_phases.phases(listed, get("lr"), Sizes.of(get))]
             return cls(PHASES, get("lr"), 0.0, 0.0, get("train_iters"), phases=found)
         sizes = BatchSizes.of(get) if counts_samples(get) else None
         decay = _decay_samples(get, sizes) if sizes else get("lr_decay_iters")

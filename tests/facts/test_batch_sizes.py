@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from neoxargs.facts.batch_sizes import BatchSizes, Stage
-from neoxargs.facts.lr_phases import Sizes, phases
+from neoxargs.facts.lengths import Sizes
+from neoxargs.facts.lr_phases import phases
 
 
 def calculator(size: int, ramp: list[int]) -> Any:

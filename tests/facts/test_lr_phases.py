@@ -8,7 +8,8 @@ import pytest
 
 from neoxargs.base.record import replace
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.lr_phases import Sizes, phases, rate
+from neoxargs.facts.lengths import Sizes
+from neoxargs.facts.lr_phases import phases, rate
 from neoxargs.facts.lr_schedule import LearningRateCurve, differing
 from neoxargs.facts.mistakes import Mistakes
 from tests.support.configure import configure

@@ -8,6 +8,7 @@ from typing import Any
 from neoxargs.base.problems import listed
 from neoxargs.facts import lr_phases
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.optimizers import is_onebit
@@ -250,11 +251,11 @@ def lr_schedule_has_valid_phases(
     return None
 
 
-def _sizes(train_iters: int, batch: int, ramp: Sequence[int] | None, seq_length: int) -> lr_phases.Sizes:
-    return lr_phases.Sizes(train_iters, BatchSizes.with_ramp(batch, ramp), seq_length)
+def _sizes(train_iters: int, batch: int, ramp: Sequence[int] | None, seq_length: int) -> Sizes:
+    return Sizes(train_iters, BatchSizes.with_ramp(batch, ramp), seq_length)
 
 
-def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: lr_phases.Sizes) -> Sequence[lr_phases.Phase]:
+def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: Sizes) -> Sequence[lr_phases.Phase]:
     """Return the phases; none if lr_schedule has mistakes, which another rule reports."""
     try:
         return lr_phases.phases(lr_schedule or (), lr, sizes)
