@@ -190,20 +190,24 @@ def launch(words: list[str]) -> int:
         if getattr(options, flag):
             parser.error(f"--{flag} requires --dry-run or --emit")
     from neoxargs.hosts.rank_env import names
+    from neoxargs.launch.stages import State
+    from neoxargs.plan import gate
 
     # torchrun, srun or mpirun has started this process as one of several ranks.
-    if names(os.environ):
-        from neoxargs.launch.become_rank import become_rank
-
-        become_rank(request)
-    from neoxargs.launch.stages import State
-    from neoxargs.plan.gate import check_memory
+    is_rank = names(os.environ)
 
     def memory(state: State) -> State:
-        check_memory(state.script, state.spec, request, options.device)
-        return state
+        if is_rank:
+            planned = gate.planned_on_rank(state.script, state.spec, request, options.device)
+        else:
+            planned = gate.check_memory(state.script, state.spec, request, options.device, options.force)
+        return replace(state, resolved=replace(state.spec, planned=planned))
 
-    return launch_main.run(request, {} if options.force else {"memory": memory})
+    if is_rank:
+        from neoxargs.launch.become_rank import become_rank
+
+        become_rank(request, {"memory": memory})
+    return launch_main.run(request, {"memory": memory})
 
 
 def check(words: list[str]) -> int:

@@ -11,6 +11,8 @@ FILE = "metrics.jsonl"
 #: Measures of preference training, the second of each by reward models: the share of the pairs in which the preferred
 #: answer has the larger reward, and the difference of the rewards.
 ACCURACIES, MARGINS = ("reward_acc", "accuracy"), ("margins", "margin")
+#: Steps at the start of a run that do not count when its speed is compared with the plan, and how many must be left.
+WARM_UP, LEAST = 3, 10
 #: No row is longer, in bytes.
 LONGEST_LINE = 1_000_000
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from typing import NoReturn
@@ -31,22 +31,25 @@ from neoxargs.targets.wire_format import script_arguments
 LAUNCHER_STOP_SECONDS = 3.0
 
 
-def become_rank(request: Request) -> NoReturn:
-    """Check the configuration, then replace this process by the script with its arguments; raises Problems."""
+def become_rank(request: Request, others: Mapping[Name, Stage]) -> NoReturn:
+    """Check the configuration, then replace this process by the script with its arguments; raises Problems.
+
+    others: stages of the caller for rank 0, see `run_until`.
+    """
     names = rank_env.names(os.environ)
     assert names
     rank, size, local_rank = rank_env.numbers(names, os.environ)
     subjects = [subject for subject in HERE if subject != "command"]
     with _only_rank_0_prints(rank, local_rank):
         state = launch_of(replace(request, gpus=size), subjects)
-        others: dict[Name, Stage] = {"command": _started_already, "hosts": unchanged, "lock": partial(_lock, rank)}
-        state = run_until("announce", state, others)
-    config, script = state.spec.config, state.script
+        own: dict[Name, Stage] = {"command": _started_already, "hosts": unchanged, "lock": partial(_lock, rank)}
+        state = run_until("announce", state, {**({} if rank else others), **own})
+    config, script, planned = state.spec.config, state.script, state.spec.planned
     if rank == 0 and script.program == "train" and not continues_job(config, os.environ):
         write_record(config)
-        write_lock(config, script.path)
+        write_lock(config, script.path, planned.rates if planned else "")
     launch = rank_env.launch_id(os.environ) if script.program == "train" else ""
-    arguments = script_arguments(config, rank_env.attempt(os.environ), launch, job(os.environ))
+    arguments = script_arguments(config, rank_env.attempt(os.environ), launch, job(os.environ), planned)
     words = [sys.executable, "-u", script.path, *arguments]
     # This process keeps its number, by which its launcher and the lock of the run know it.
     os.execve(sys.executable, words, with_package(os.environ))

@@ -27,9 +27,14 @@ WHOLE_INDEX_BYTES = 1 << 28
 Section = dict[str, Any]
 
 
-def environment(config: Config, script: str) -> dict[str, Section]:
-    """Return everything that a run of this script depends on, as it is here and now."""
-    return {"code": code(script), "packages": packages(), "hardware": hardware(), "files": files(config)}
+def environment(config: Config, script: str, rates: str = "") -> dict[str, Section]:
+    """Return everything that a run of this script depends on, as it is here and now.
+
+    rates: the file with the rates of this machine that the plan uses; empty without one.
+    """
+    learned = {"rates": {"path": rates, **_of_file(Path(rates))}} if os.path.isfile(rates) else {}
+    found = {"code": code(script), "packages": packages(), "hardware": hardware() | learned}
+    return {**found, "files": files(config)}
 
 
 def code(script: str) -> Section:

@@ -44,11 +44,11 @@ class Lock(NamedTuple):
     places: dict[tuple[str, str], Place]
 
 
-def write_lock(config: Config, script: str) -> Path:
-    """Write the file to the run folder, and return its path."""
+def write_lock(config: Config, script: str, rates: str = "") -> Path:
+    """Write the file to the run folder, and return its path. rates: the file of rates that the plan used."""
     path = Path(config.logging.run_dir, LOCK_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, lock_text(config, script, environment(config, script)))
+    replace_text(path, lock_text(config, script, environment(config, script, rates)))
     return path
 
 

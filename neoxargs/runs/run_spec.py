@@ -17,6 +17,7 @@ from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Draft, before_ranks, read_draft
 from neoxargs.resolve.derive import Partial
 from neoxargs.runs.epochs import samples_per_epoch
+from neoxargs.targets.planned import Planned
 
 
 class RunSpec(Record):
@@ -28,6 +29,8 @@ class RunSpec(Record):
     """What the configuration was completed from."""
     assumed: Mapping[str, str] = {}
     """As of Request."""
+    planned: Planned | None = None
+    """Only in a launch, where the devices are known."""
 
     def with_assumed(self, versions: Mapping[str, str]) -> RunSpec:
         """Return the run for these versions of packages."""

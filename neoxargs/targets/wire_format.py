@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from neoxargs.base.problems import SET, Place, Problem, Problems, without_secrets
-from neoxargs.base.record import Record
+from neoxargs.base.record import Record, as_dict
 from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.registry import REGISTRY, normal, plugins
 from neoxargs.targets import deepspeed, neox_compat
+from neoxargs.targets.planned import Planned
 from neoxargs.targets.ranks import rank_values
 
 DEEPSPEED = "--deepspeed_config"
@@ -31,7 +32,7 @@ PLACES = "--deepy_places"
 PLUGINS = "--deepy_plugins"
 LOCAL_RANK = "--local_rank"
 #: The keys for what a launch says of itself, in DEEPY beside the parameters: see RankArguments.
-ATTEMPT, LAUNCH, JOB = "attempt", "launch", "job"
+ATTEMPT, LAUNCH, JOB, PLANNED = "attempt", "launch", "job", "planned"
 #: Characters of a `--set` argument in PLACES; its complete value is sent already.
 MAX_SET = 80
 
@@ -59,13 +60,15 @@ def decode(text: str) -> dict[str, Any]:
     return values
 
 
-def script_arguments(config: Config, attempt: str = "", launch: str = "", job: str = "") -> list[str]:
-    """Return the arguments of every rank's script; attempt, launch, job: see RankArguments."""
-    said = {ATTEMPT: attempt, LAUNCH: launch, JOB: job}
+def script_arguments(
+    config: Config, attempt: str = "", launch: str = "", job: str = "", planned: Planned | None = None
+) -> list[str]:
+    """Return the arguments of every rank's script; attempt, launch, job, planned: see RankArguments."""
+    said = {ATTEMPT: attempt, LAUNCH: launch, JOB: job, PLANNED: as_dict(planned) if planned else None}
     payloads = {
         DEEPSPEED: deepspeed.deepspeed_json(config),
         MEGATRON: neox_compat.neox_values(config),
-        DEEPY: neox_compat.extra_values(config) | {name: text for name, text in said.items() if text},
+        DEEPY: neox_compat.extra_values(config) | {name: each for name, each in said.items() if each},
         PLACES: _places(config),
     }
     words = [word for option, values in payloads.items() for word in (option, encode(values))]
@@ -138,6 +141,8 @@ class RankArguments(Record):
     """The launch in the lock of the run's folders; empty if the ranks need no lock."""
     job: str = ""
     """The Slurm job that this launch is part of; empty if there is none."""
+    planned: Planned | None = None
+    """What the launcher has planned for these devices; None if it does not know them."""
 
 
 def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
@@ -158,10 +163,11 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     for option in (DEEPY, PLACES):  # GPT-NeoX's launcher does not send them
         found.setdefault(option, encode({}))
     payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, DEEPY, PLACES)}
-    said = [str(payloads[DEEPY].pop(name, "")) for name in (ATTEMPT, LAUNCH, JOB)]
+    attempt, launch, job = (str(payloads[DEEPY].pop(name, "")) for name in (ATTEMPT, LAUNCH, JOB))
+    planned = Planned(**told) if (told := payloads[DEEPY].pop(PLANNED, None)) else None
     config = config_from_values({**payloads[MEGATRON], **payloads[DEEPY]}, payloads[PLACES])
     local = found.get(LOCAL_RANK) or os.environ.get("LOCAL_RANK", "0")
-    return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), *said)
+    return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), attempt, launch, job, planned)
 
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from neoxargs.base.problems import Problems
@@ -21,7 +21,8 @@ from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import memory
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track.tracker import Evaluation, Outcome, Step
+from neoxargs.train.track.against_plan import EVALUATION, SAVING, Spent
+from neoxargs.train.track.tracker import Comparison, Evaluation, Outcome, Step
 from neoxargs.train.track.trackers import Trackers
 
 
@@ -58,6 +59,7 @@ class Loop:
     """The host waits for the result of a step whose number is a multiple of it, or after which something follows. All
     others are read when the next step has been started, so that a GPU does not wait for the host. Equal on all ranks.
     """
+    spent: Spent = field(default_factory=Spent)
 
     def __post_init__(self) -> None:
         self.divergence = Divergence(self.training)
@@ -70,7 +72,7 @@ class Loop:
         Raises Problems if training diverges, or if a checkpoint or what a tracker writes cannot be saved.
         """
         last = self.training.train_iters
-        batches = self.data.train(self.position.samples)
+        batches = self.spent.waiting(self.data.train(self.position.samples))
         save_after = save_iterations(self.saves.options, last) if self.saves.options.save else []
         if self.position.iteration == 0 and self._steps_left():
             self._report(self.evaluations.before_training())
@@ -90,6 +92,7 @@ class Loop:
                 if iteration in save_after and not self.reason:
                     self._save()
             self._read()
+            self._compare(self.spent.compared(self.position.iteration))
             if not self.reason:
                 self._report(self.evaluations.after_training(self.position.iteration))
             self._save(last=True)
@@ -145,19 +148,27 @@ class Loop:
             reports=result.reports,
         )
         self.trackers.tell(lambda tracker: tracker.on_step(step))
+        self._compare(self.spent.after(step))
         reason, busy = self.stop.answer(result.told)
         self.reason = self.reason or reason
         # `busy` is the same on every rank, so all of them finish here or none; and none has to wait for a file.
         if self.saves.pending and not busy:
-            self.saves.finish()
+            with self.spent.on(SAVING):
+                self.saves.finish()
+
+    def _compare(self, compared: Comparison | None) -> None:
+        if compared:
+            self.trackers.tell(lambda tracker: tracker.on_comparison(compared))
 
     def _report(self, results: Results) -> None:
-        for result in results:
-            self.trackers.tell(result.tell)
-            if isinstance(result, Evaluation) and result.split == "validation":
-                self.saves.validated = result
+        with self.spent.on(EVALUATION):
+            for result in results:
+                self.trackers.tell(result.tell)
+                if isinstance(result, Evaluation) and result.split == "validation":
+                    self.saves.validated = result
 
     def _save(self, last: bool = False) -> None:
         if self.saves.needed(self.position):
             self.data.comparison.check()
-            self.saves.save(self.position, last)
+            with self.spent.on(SAVING):
+                self.saves.save(self.position, last)

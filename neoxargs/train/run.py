@@ -52,6 +52,7 @@ from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track import Run, Tracker, metrics
+from neoxargs.train.track.against_plan import Spent
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import ProgressBar
@@ -106,6 +107,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
         reference.prepare(config, trainer, data, mesh, saver, progress)
     kernels = [*attention_line(config, process.device), *trainer.kernels]
     described = _described_run(config, process.world_size, position, vocabulary.padded, kernels)
+    described = replace(described, planned=arguments.planned)
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
     trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
@@ -122,9 +124,12 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
     sizes, every = BatchSizes.of(config.get), read_every(config, process.device)
+    is_idle = torch.cuda.current_stream().query if setup.on_gpu() else None
+    spent = Spent(described.planned if process.main else None, described.tokens_per_sample, is_idle)
     return Loop(
-        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every
-    )
+        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every,
+        spent,
+    )  # fmt: skip
 
 
 def attention_line(config: Config, device: torch.device) -> Iterator[str]:

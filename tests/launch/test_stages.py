@@ -33,6 +33,7 @@ EXCEPTIONS = {
     },
     "a lock may be gone when the run starts: check names that of the run": {"run-folder-in-use", "op-lock-held"},
     "no refusal: a record of another script is replaced, with a warning": {"record-replaced", "lock-unreadable"},
+    "no refusal: damaged rates beside a file give a warning, and no plan": {"rates-unreadable"},
     "of a process that another launcher has started as a rank": {
         "rank-variable-not-a-number", "text-not-tokenised", "rendezvous-failed",
     },

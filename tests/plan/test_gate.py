@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.base.programs import find_script
+from neoxargs.base.request import Request
 from neoxargs.cli import main
 from neoxargs.launch.stages import STAGES, State
+from neoxargs.plan.command import plan_of
+from neoxargs.plan.gate import planned_on_rank
+from neoxargs.plan.given.options import PlanOptions
+from neoxargs.plan.given.rates import Rates
+from neoxargs.runs.run_spec import resolve_run
+from neoxargs.targets import wire_format
+from neoxargs.targets.planned import Planned
 from tests.support import smallest
+from tests.support.configure import configure
 from tests.support.snapshots import pinned
 
 
@@ -137,3 +147,108 @@ def test_autotuning_has_no_plan_and_starts(large: str, started: list[str], capsy
     assert "add --set zero_optimization.stage=1" in output
     assert main(["train.py", large, "--device", "V100-16GB", *search]) == 0
     assert started == ["train.py"]
+
+
+# -- the planned time that a launch tells its ranks ------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(started: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Planned | None]:
+    """A function that launches train.py and returns what the ranks would be told."""
+    told: list[Planned | None] = []
+
+    def start(state: State) -> State:
+        told.append(state.spec.planned)
+        return state
+
+    monkeypatch.setitem(STAGES, "start", start)
+
+    def launch(*words: str) -> Planned | None:
+        assert main(["train.py", *words]) == 0
+        return told.pop()
+
+    return launch
+
+
+def rates_file(folder: Path, device: str, **rates: float) -> None:
+    zeros = [[0.0] * len(rates)] * len(rates)
+    (folder / "small.rates.yml").write_text(Rates(device, rates, zeros, 0.1, ["a run"]).text())
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    path = tmp_path / "small.yml"
+    path.write_text(smallest.YAML)
+    return str(path)
+
+
+@pytest.mark.parametrize("words", [[], ["--force"], ["--device", "H100"]])
+def test_the_ranks_are_told_what_a_plan_says(
+    words: list[str], small: str, planned: Callable[..., Planned | None], gpus: Callable[..., None]
+) -> None:
+    gpus(80 * 1024)
+    found = planned(small, *words)
+    plan = plan_of(PlanOptions([small], gpus=1, device="H100-80GB"))
+    assert found and found.seconds == pytest.approx(plan.speed.step)
+    assert (found.device, found.tokens, found.error, found.rates) == (
+        "H100-80GB",
+        plan.speed.tokens,
+        plan.time_error,
+        "",
+    )
+    assert found.low < found.seconds < found.high
+
+
+def test_nothing_is_told_of_devices_that_are_not_known(
+    small: str, planned: Callable[..., Planned | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither of GPUs without a name, nor of CPUs without rates, nor with the rates of another device."""
+    assert planned(small) is None
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho Graphics 9000, 80000\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert planned(small) is None
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert planned(small) is None
+    rates_file(tmp_path, "A100-80GB", products=0.5)
+    assert planned(small) is None
+
+
+def test_rates_beside_the_file_are_used_on_cpus_and_recorded(
+    small: str, planned: Callable[..., Planned | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rates that are twice too fast give half the time."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    rates, found = {"matmul_single": 0.2, "attention": 0.1, "bandwidth": 0.2}, []
+    for factor in (1, 2):
+        rates_file(tmp_path, "CPU", **{name: factor * rate for name, rate in rates.items()})
+        found.append(planned(small))
+    assert found[0].seconds == pytest.approx(2 * found[1].seconds)
+    assert found[0].rates == str(tmp_path / "small.rates.yml")
+    assert (
+        wire_format.parse_rank_arguments(wire_format.script_arguments(configure(), planned=found[0])).planned
+        == found[0]
+    )
+
+
+def test_a_damaged_file_of_rates_is_a_warning_and_nothing_is_told(
+    small: str, planned: Callable[..., Planned | None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.rates.yml").write_text("format: 2\n")
+    assert planned(small, "--device", "H100") is not None
+    assert "warning" in (shown := capsys.readouterr().err) and "[rates-unreadable]" in shown
+
+
+def test_a_rank_of_another_launcher_plans_for_hosts_like_its_own(
+    small: str, gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight ranks on hosts of four GPUs send more between hosts than on one host."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    gpus(*[80 * 1024] * 8)
+    request = Request([small], gpus=8, script="train.py")
+    spec, found = resolve_run(request, {}), []
+    for count in (8, 4):
+        monkeypatch.setattr("neoxargs.plan.gate.local_devices", lambda _, count=count: list(range(count)))
+        found.append(planned_on_rank(find_script("train.py"), spec, request, None))
+    assert found[0].parts["messages"] < found[1].parts["messages"]

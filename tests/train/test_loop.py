@@ -7,7 +7,6 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,110 +14,16 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.processes.watch import Progress
-from neoxargs.registry.checkpoint import Checkpoint
-from neoxargs.registry.training import Training
-from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.checkpoint.saving import Position, Saved
-from neoxargs.train.engine.steps import HeldOut, Result
-from neoxargs.train.evaluation.in_training import Evaluations
+from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop
-from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.run import read_every
-from neoxargs.train.saves import Saves
-from neoxargs.train.track import Answers, Evaluation, Outcome, Step, TaskResults, Tracker
+from neoxargs.train.track import Answers, Outcome, Step, TaskResults, Tracker
 from neoxargs.train.track.run_folders import RunFolders
-from neoxargs.train.track.trackers import Trackers
+from tests.support.counting_loop import Data, Engine, Recorder, Saver, loop
 from tests.support.refused import ids, refused
 from tests.support.small_gpt import small
 from tests.support.snapshots import pinned
-
-
-class Recorder(Tracker):
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
-
-    def on_step(self, step: Step) -> None:
-        self.events.append(("step", step.iteration))
-
-    def on_eval(self, evaluation: Evaluation) -> None:
-        self.events.append((evaluation.split, evaluation.iteration))
-
-    def on_tasks(self, results: TaskResults) -> None:
-        self.events.append(("tasks", results.iteration))
-
-    def on_answers(self, answers: Answers) -> None:
-        self.events.append(("answers", answers.iteration))
-
-    def on_save(self, iteration: int, folder: Path) -> None:
-        self.events.append(("save", iteration))
-
-
-class Engine:
-    """Its loss is the number of the step, but for the losses it is told to give."""
-
-    def __init__(self, losses: dict[int, tuple[float, bool] | Result]) -> None:
-        self.losses, self.steps = losses, 0
-
-    def learning_rate(self) -> float:
-        return 0.5
-
-    def take_step(self, batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
-        self.steps += 1
-        given = self.losses.get(self.steps, (float(self.steps), False))
-        result = given if isinstance(given, Result) else Result(given[0], None, given[1])
-        return lambda: replace(result, told=told)
-
-    def evaluate(self, batches: Any, count: int) -> HeldOut:
-        assert count == 2
-        return HeldOut(1.0, {})
-
-
-class Data:
-    def __init__(self) -> None:
-        self.consumed: int | None = None
-        self.comparison = Comparison()
-        self.evaluations: list[tuple[str, int]] = []
-
-    def train(self, consumed: int) -> None:
-        self.consumed = consumed
-
-    def held_out(self, split: str, evaluation: int = 0) -> None:
-        self.evaluations.append((split, evaluation))
-
-    def has(self, split: str) -> bool:
-        return split != "test"
-
-
-class Saver:
-    last: Path | None = None
-    pending = None
-    writing = False
-
-    def save(self, position: Position) -> Saved:
-        self.last = Path(f"at{position.iteration}")
-        return Saved(position, self.last)
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def loop(
-    losses: dict[int, tuple[float, bool] | Result] | None = None, start: int = 0, read_every: int = 1, **options: Any
-) -> Loop:
-    given = {"train_iters": 6, "eval_interval": 0, "eval_iters": 2} | options
-    saving = Checkpoint(**{name: given.pop(name) for name in list(given) if name in Checkpoint.parameters})
-    training, engine, data, progress = Training(**given), Engine(losses or {}), Data(), Progress()
-    trackers = Trackers([Recorder()], stops=saving.on_save_error == "stop")
-    position = Position(start, 4 * start)
-    saves = Saves(saving, Saver(), trackers, progress, saved=position if start else None)
-    evaluations = Evaluations(training, engine, data, progress)
-    stop, sizes = StopRequest(every=training.adlr_autoresume_interval), BatchSizes([(0, 4)])
-    return Loop(
-        training, sizes, engine, data, saves, evaluations, trackers, stop, progress, position, read_every=read_every
-    )
 
 
 def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:

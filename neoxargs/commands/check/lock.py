@@ -110,7 +110,8 @@ def _other_value(lock: Lock, found: RankedDifference) -> Problem:
 
 
 def _environment(lock: Lock, config: Config) -> Iterator[Problem]:
-    now = environment(config, lock.script)
+    rates = lock.sections["hardware"].get("rates") or {}
+    now = environment(config, lock.script, rates.get("path", ""))
     for section, (noun, problem_id) in SECTIONS.items():
         for name in {**lock.sections[section], **now[section]}:
             then, here = lock.sections[section].get(name), now[section].get(name)

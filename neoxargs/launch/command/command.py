@@ -21,6 +21,7 @@ from neoxargs.hosts.rendezvous import rendezvous_address, rendezvous_port
 from neoxargs.hosts.slurm import job
 from neoxargs.runs.launcher import launcher_of
 from neoxargs.targets import deepspeed
+from neoxargs.targets.planned import Planned
 from neoxargs.targets.wire_format import script_arguments
 
 #: What runs a user's script as a rank of a foreign launcher; by its file, because launchers take files.
@@ -52,10 +53,10 @@ class Command(Record):
 
 def command(
     config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None,
-    attempt: str = "", launch: str = "",
+    attempt: str = "", launch: str = "", planned: Planned | None = None,
 ) -> Command:  # fmt: skip
-    """Return the command that starts a run. port: replaces master_port; attempt, launch: see RankArguments."""
-    program = (script, *script_arguments(config, attempt, launch, job(environ) if attempt else ""))
+    """Return the command that starts a run. port: replaces master_port; attempt, launch, planned: see RankArguments."""
+    program = (script, *script_arguments(config, attempt, launch, job(environ) if attempt else "", planned))
     launcher = launcher_of(config, resources)
     if attempt and not launcher.passes_stop_on and program_of(Path(script)) is None:
         program = (SCRIPT_RANK_FILE, *program)

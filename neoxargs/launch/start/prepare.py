@@ -47,7 +47,8 @@ def prepare(script: Script, spec: RunSpec, environ: Mapping[str, str], say: Say)
     if script.program == "train" and (failed := load_tasks(config, resources, environ, say)):
         return failed
     if records:
-        lockfile.write_lock(config, script.path)  # after the token files exist, whose digests it contains
+        rates = spec.planned.rates if spec.planned else ""
+        lockfile.write_lock(config, script.path, rates)  # after the token files exist, whose digests it contains
     compile_ops(config, resources, environ, say)
     return 0
 

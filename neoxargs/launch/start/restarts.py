@@ -64,7 +64,7 @@ def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], launch: str
     logs = failures.logs_folder(config, attempt)
     # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
     port = free_port(config, resources)
-    launched = command(config, resources, script, os.environ, port, attempt, launch)
+    launched = command(config, resources, script, os.environ, port, attempt, launch, spec.planned)
     ended = start(launched, os.environ, say, resources.remote, logs=logs, lock=lock)
     shared_buffers.remove(port or rendezvous_port(config, resources))
     if ended.may_restart and resources.remote:  # ranks that lost their launcher save before they end

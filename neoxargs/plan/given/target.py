@@ -94,9 +94,16 @@ def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
     """Return the named device; else this machine's GPU, or its CPU if the run suits one; else an unknown GPU."""
     if options.device:
         return find_device(options.device)
-    if spec.resources.device == "cpu" and options.gpu_memory is None and not _meant_for_gpus(spec):
-        return cpu(spec.resources.gpus, os.cpu_count() or 1)
-    return (None if options.gpu_memory else local_gpu(spec.resources)) or unknown_device()
+    if options.gpu_memory:
+        return unknown_device()
+    return local_cpu(spec) or local_gpu(spec.resources) or unknown_device()
+
+
+def local_cpu(spec: RunSpec) -> Device | None:
+    """Return this machine's CPU if the run is for one."""
+    if spec.resources.device == "cuda" or _meant_for_gpus(spec):
+        return None
+    return cpu(spec.resources.gpus, os.cpu_count() or 1)
 
 
 def _meant_for_gpus(spec: RunSpec) -> bool:

@@ -26,8 +26,6 @@ from neoxargs.plan.time.speed import estimate_speed
 from neoxargs.resolve.yaml.read import read_text
 from neoxargs.runs.lockfile import read_lock
 
-#: Steps at the start of a run that are not counted, and that must be left.
-FIRST, LEAST = 3, 10
 #: Of the steps that bench/on_gpu.py measures, whose median it reports.
 BENCH_SPREAD = 0.01
 
@@ -103,12 +101,13 @@ def _measured_run(folder: str) -> Measured:
         steps = (row for row in metrics.read(path) if row["event"] == "step")
         # Not those of a ramp, which have smaller batches.
         rows = [row["tokens_per_second"] for row in steps if row.get("batch", batch) == batch]
-        logs = sorted(math.log(tokens / rate) for rate in rows[FIRST:])
+        logs = sorted(math.log(tokens / rate) for rate in rows[metrics.WARM_UP :])
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"the metrics of this run cannot be read: {error!r}"
         raise Problems(Problem(what, Place(str(path), 0, 0), id="learn-metrics-unreadable")) from None
-    if len(logs) < LEAST:
-        what = f"this run has {len(rows)} steps; at least {FIRST + LEAST} are needed, the first {FIRST} do not count"
+    if len(logs) < metrics.LEAST:
+        least, uncounted = metrics.WARM_UP + metrics.LEAST, metrics.WARM_UP
+        what = f"this run has {len(rows)} steps; at least {least} are needed, the first {uncounted} do not count"
         raise Problems(Problem(what, Place(str(path), 0, 0), "train for some 50 steps", id="learn-too-few-steps"))
     middle = median(logs)
     # of a normal distribution, half of the values are within 0.6745 standard deviations

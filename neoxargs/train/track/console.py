@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from neoxargs.files import metrics as run_metrics
-from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track import against_plan
+from neoxargs.train.track.tracker import Answers, Comparison, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 
 class Console(Tracker):
@@ -59,6 +60,9 @@ class Console(Tracker):
         for answer in answers.answers:
             prompt, text = one_line(answer.prompt, end=True), one_line(answer.text)
             self._say(f"answer after iteration {answers.iteration} | {prompt} \N{RIGHTWARDS ARROW} {text}")
+
+    def on_comparison(self, compared: Comparison) -> None:
+        self._say(against_plan.line(compared))
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._say(f"saved iteration {iteration} to {folder}")
@@ -119,8 +123,12 @@ def line(run: Run, window: list[Step]) -> str:
         parts.append(f"grad norm {last.grad_norm:.3g}")
     peak = f" ({tflops(run, speed) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
     parts += [f"batch {last.batch:,}"] * run.batch_size_changes
+    planned = run.planned
+    of_plan = ""
+    if planned and all(step.batch * run.tokens_per_sample == planned.tokens for step in window):
+        of_plan = f" ({speed * planned.seconds / planned.tokens:.0%} of planned)"
     parts += [
-        f"{speed:,.0f} tokens/s",
+        f"{speed:,.0f} tokens/s{of_plan}",
         f"{tflops(run, speed):.3g} TFLOP/s per rank{peak}",
         f"{duration((run.samples - last.samples) * seconds / samples)} left",
         f"{last.samples:,} samples",

@@ -1,6 +1,6 @@
 """metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.svg.
 
-Every row has `event` (start, step, evaluation, tasks, answers or save) and `step`. A resumed run first drops the
+Every row has `event` (start, step, evaluation, tasks, answers, plan or save) and `step`. A resumed run first drops the
 rows of the iterations that it will repeat, so that the file has no duplicates.
 """
 
@@ -16,8 +16,9 @@ from typing import IO, Any
 
 from neoxargs.base.files import replace_text
 from neoxargs.files.metrics import read
+from neoxargs.train.track import against_plan
 from neoxargs.train.track.console import tflops
-from neoxargs.train.track.tracker import Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import Answers, Comparison, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 #: The events that a finished run repeats when it is started again.
 EVALUATIONS = ("evaluation", "tasks", "answers")
@@ -74,6 +75,9 @@ class Metrics(Tracker):
 
     def on_answers(self, answers: Answers) -> None:
         self._write("answers", answers.iteration, {"answers": [asdict(answer) for answer in answers.answers]})
+
+    def on_comparison(self, compared: Comparison) -> None:
+        self._write("plan", compared.iteration, against_plan.row(compared))
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._write("save", iteration, {"checkpoint": str(folder)})

@@ -17,7 +17,7 @@ from neoxargs.base.files import replace_text
 from neoxargs.facts import timeline_page
 from neoxargs.facts.timeline import Timeline
 from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, read
-from neoxargs.train.track import answers
+from neoxargs.train.track import against_plan, answers
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
@@ -116,10 +116,11 @@ def page(
         loss=figure(loss),
         charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*_sets(rows), *charts, *_tasks(rows)]),
         answers=answers.section(rows),
+        against=against_plan.section(rows),
         planned=f"<h2>As configured</h2>\n{planned}" if planned else "",
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
-    return html_page(name, STYLE + timeline_page.STYLE + answers.STYLE, content)
+    return html_page(name, STYLE + timeline_page.STYLE + answers.STYLE + against_plan.STYLE, content)
 
 
 def _points(rows: Rows, column: str) -> list[Point]:
@@ -223,5 +224,5 @@ CONTENT = """
 <dl class="description">{description}</dl>
 {loss}
 {answers}<section class="charts">{charts}</section>
-{planned}<footer>{links}</footer>
+{against}{planned}<footer>{links}</footer>
 """

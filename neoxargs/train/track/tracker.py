@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from neoxargs.targets.planned import Planned
+
 
 @dataclass(frozen=True)
 class Run:
@@ -33,6 +35,8 @@ class Run:
     batch_size_changes: bool = False
     kernels: Sequence[str] = ()
     """A line about the kernels of attention, and about each of another package that the configuration asks for."""
+    planned: Planned | None = None
+    """The planned time of a step; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,22 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The mean time of `steps` steps until this iteration, beside the planned one."""
+
+    iteration: int
+    steps: int
+    parts: Mapping[str, float]
+    """What a step was spent on -> seconds: first what the plan is of, computation and messages, then what it leaves
+    out: data, saving, evaluation and the rest."""
+    planned: Planned
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The end of a run: its last iteration, and the reason if it ended early."""
 
@@ -147,6 +167,8 @@ class Tracker:
     def on_tasks(self, results: TaskResults) -> None: ...
 
     def on_answers(self, answers: Answers) -> None: ...
+
+    def on_comparison(self, compared: Comparison) -> None: ...
 
     def on_save(self, iteration: int, folder: Path) -> None: ...
 

@@ -12,7 +12,7 @@ from neoxargs.cli import main
 from neoxargs.files.run_record import write_record
 from neoxargs.resolve import resolve
 from neoxargs.runs.fingerprints import environment
-from neoxargs.runs.lockfile import lock_text
+from neoxargs.runs.lockfile import lock_text, write_lock
 from tests.support.smallest import YAML
 from tests.support.snapshots import pinned
 
@@ -52,6 +52,17 @@ def line_of(word: str) -> int:
 def test_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "run/run.lock.yml"]) == 0
     pinned(capsys.readouterr().out)
+
+
+def test_the_rates_that_the_plan_used_are_recorded_like_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    rates = Path("ours.rates.yml")
+    rates.write_text("format: 1\n")
+    write_lock(resolve(["my.yml"], ["lr=0.5"], gpus=1), "train.py", str(rates))
+    assert check(capsys) == (0, [])
+    rates.write_text("format: 1  # other\n")
+    assert check(capsys) == (0, [("lock-hardware-differs", "warning", line_of("rates"))])
+    rates.unlink()
+    assert check(capsys) == (0, [("lock-hardware-differs", "warning", line_of("rates"))])
 
 
 def test_files_of_which_samples_were_compared_are_named(capsys: pytest.CaptureFixture[str]) -> None:
