@@ -19,6 +19,8 @@ BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "ali
 YARN = "yarn"
 #: With it, each of the paths of --valid-data-path is a validation set of its own.
 SETS = "multiple-validation-sets"
+#: Their names, in the order of the paths.
+SET_NAMES = "validation-set-names"
 #: Tokenizer of Megatron-LM or a fork -> the one that reads the same files.
 SIMILAR_TOKENIZERS = {
     "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer",
@@ -283,25 +285,37 @@ def paths(part: str) -> Callable[[Reading, Option], None]:
     """Read token files, or weights and token files alternately: `0.3 one 0.7 other`."""
 
     def read(reading: Reading, option: Option) -> None:
-        words = [word.text for word in option.values]
-        weights = [read_plain(word) for word in words[::2]]
-        is_weighted = len(words) > 1 and len(words) % 2 == 0 and all(isinstance(w, int | float) for w in weights)
-        names = words[1::2] if is_weighted else words
-        if part == "valid" and SETS in reading.options:
-            reading.set("validation", _named(names))
+        weights, names = _blend(option)
+        if part != "valid" or SETS not in reading.options:
+            if weights:
+                reading.set(f"{part}_data_weights", list(map(float, weights)))
+            reading.set(f"{part}_data_paths", names)
             return
-        if is_weighted:
-            reading.set(f"{part}_data_weights", [float(weight) for weight in weights])
-        reading.set(f"{part}_data_paths", names)
+        named = reading.options.get(SET_NAMES)
+        given = [word.text for word in named.values] if named else []
+        reading.set("validation", _named(names, given if len(given) == len(names) else names))
+        if weights:
+            what = f"the weights of --{option.name} ({', '.join(weights)}) are left out, because with --{SETS} "
+            what += "each of its paths is evaluated by itself"
+            hint = "to weigh the losses in their mean, set the weight of each set in the new file"
+            reading.warn("migrate-flag-without-counterpart", what, option.place, hint, ["validation"])
 
     return read
 
 
-def _named(paths: Sequence[str]) -> dict[str, str]:
-    """Return the validation sets of these paths, by the names of their files."""
+def _blend(option: Option) -> tuple[list[str], list[str]]:
+    """Return the weights and the token files of an option; no weights if it has none."""
+    words = [word.text for word in option.values]
+    numbers = (read_plain(word) for word in words[::2])
+    is_weighted = len(words) > 1 and len(words) % 2 == 0 and all(isinstance(each, int | float) for each in numbers)
+    return (words[::2], words[1::2]) if is_weighted else ([], words)
+
+
+def _named(paths: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the validation sets of these paths. names: of the sets, or the paths, from whose ends names are made."""
     sets: dict[str, str] = {}
-    for path in paths:
-        name = re.sub(r"[^\w.-]", "_", path.rpartition("/")[2].removesuffix("_text_document"))
+    for path, own in zip(paths, names, strict=True):
+        name = re.sub(r"[^\w.-]", "_", own.rpartition("/")[2].removesuffix("_text_document"))
         sets[name if name not in sets else f"{name}-{len(sets) + 1}"] = path
     return sets
 
@@ -310,6 +324,15 @@ def named_sets(reading: Reading, option: Option) -> None:
     """Of SETS, which `paths` reads together with the paths."""
     if "valid-data-path" not in reading.options:
         reading.leave_out(option, "no --valid-data-path names the sets")
+
+
+def set_names(reading: Reading, option: Option) -> None:
+    """Of SET_NAMES, which `paths` reads together with the paths."""
+    paths = reading.options.get("valid-data-path")
+    if SETS not in reading.options or paths is None:
+        reading.leave_out(option, "there are no validation sets")
+    elif len(_blend(paths)[1]) != len(option.values):
+        reading.leave_out(option, "the sets of --valid-data-path are more or fewer", "name the sets in the new file")
 
 
 def data(reading: Reading, option: Option) -> None:

@@ -103,6 +103,7 @@ SPECIAL: dict[str, Row] = {
     "train-data-path": Row(computed_flags.paths("train"), "train_data_paths", takes="many"),
     "valid-data-path": Row(computed_flags.paths("valid"), "valid_data_paths", takes="many"),
     "multiple-validation-sets": Row(computed_flags.named_sets, "validation", takes="nothing"),
+    "validation-set-names": Row(computed_flags.set_names, takes="many"),
     "test-data-path": Row(computed_flags.paths("test"), "test_data_paths", takes="many"),
     "tokenizer-type": Row(computed_flags.tokenizer, "tokenizer_type"),
     "tokenizer-model": Row(computed_flags.tokenizer_file, "vocab_file"),

@@ -99,6 +99,11 @@ def config(flags: str) -> Config:
             "--multiple-validation-sets --train-data-path a --valid-data-path 1 c 2 d --test-data-path d",
             {"validation": {"c": "c", "d": "d"}, "valid_data_weights": None},
         ),
+        (
+            "--validation-set-names law code "
+            "--multiple-validation-sets --train-data-path a --valid-data-path c d --test-data-path d",
+            {"validation": {"law": "c", "code": "d"}},
+        ),
         ("--async-save", {"save_in_background": True}),
         ("--save out --save-interval 5", {"save": "out", "checkpoint_factor": 5}),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t.json", {"tokenizer_type": "HFTokenizer"}),
@@ -112,6 +117,22 @@ def config(flags: str) -> Config:
 def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
     result = config(flags)
     assert {name: result.get(name) for name in expected} == expected
+
+
+def test_weights_of_validation_sets_are_named_as_left_out() -> None:
+    flags = "--train-data-path a --test-data-path d --multiple-validation-sets --valid-data-path"
+    weighted, plain = (convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags} {paths}"))
+                       for paths in ("1 c 2 d", "c d"))  # fmt: skip
+    (problem,) = [each for each in weighted.problems if each not in plain.problems]
+    assert (problem.id, problem.about) == ("migrate-flag-without-counterpart", ("validation",))
+    pinned(problem)
+
+
+@pytest.mark.parametrize("flags", ["", "--multiple-validation-sets --valid-data-path c d"])
+def test_names_without_as_many_validation_sets_are_left_out(flags: str) -> None:
+    named = f"python pretrain_gpt.py {SIZES} --validation-set-names law {flags}"
+    (problem,) = [each for each in convert_script(Text("run.sh", named)).problems if "-set-names" in each.what]
+    pinned(problem)
 
 
 def test_swiglu_has_the_default_width_of_megatron() -> None:
