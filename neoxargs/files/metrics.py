@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,11 @@ def ends_incomplete(path: Path) -> bool:
     except ValueError:
         return True
     return False
+
+
+def perplexity(loss: float) -> float:
+    """Return the exponential of a loss; from 700 on, where floating point numbers end, that of 700."""
+    return math.exp(min(loss, 700.0))
 
 
 def is_cross_entropy(step: Mapping[str, Any]) -> bool:

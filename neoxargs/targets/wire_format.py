@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -172,7 +173,8 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:
     if option not in found:
-        hint = "start the script through deepy: deepy train.py my.yml"
+        script = os.path.basename(sys.argv[0])
+        hint = f"start the script through deepy: deepy {script if script.endswith('.py') else 'train.py'} my.yml"
         raise Problems([Problem(f"the argument {option} is missing", hint=hint, id="rank-argument-missing")])
     try:
         return decode(found[option])

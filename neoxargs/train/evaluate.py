@@ -24,7 +24,8 @@ from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts.data import SPLITS
-from neoxargs.facts.validation_sets import validation_sets
+from neoxargs.facts.validation_sets import mean_loss, validation_sets
+from neoxargs.files import metrics
 from neoxargs.files.token_files.sources import TRAINING_DATA, Part, part_of
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.batches.datasets import build_datasets
@@ -55,8 +56,12 @@ def run(arguments: RankArguments) -> None:
     scorer = Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu)
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
-        for part in [each.part for each in validation_sets(config.data.validation)] or ["validation"]:
+        sets = validation_sets(config.data.validation)
+        for part in [each.part for each in sets] or ["validation"]:
             results[part] = perplexity(scorer, data, micro_batches(config), tokenizer, part).to_json()
+        if sets:
+            mean = mean_loss(sets, {each.name: results[each.part]["loss"] for each in sets})
+            results["validation"] = {"loss": mean, "perplexity": metrics.perplexity(mean)}
         data.comparison.end()
     if tasks.names:
         model = lm_eval_harness.Model(scorer, make_generator(trainer, config, tokenizer, mesh, process))
@@ -123,16 +128,12 @@ class Perplexity:
         values = {
             "tokens": self.tokens,
             "loss": self.nats / self.tokens,
-            "perplexity": _bounded_exp(self.nats / self.tokens),
+            "perplexity": metrics.perplexity(self.nats / self.tokens),
         }
         for name, count in (("words", self.words), ("bytes", self.bytes)):
             if count:
-                values |= {name: count, f"{name[:-1]}_perplexity": _bounded_exp(self.nats / count)}
+                values |= {name: count, f"{name[:-1]}_perplexity": metrics.perplexity(self.nats / count)}
         return values | ({"bits_per_byte": self.nats / self.bytes / math.log(2)} if self.bytes else {})
-
-
-def _bounded_exp(x: float) -> float:
-    return math.exp(min(x, 700.0))
 
 
 def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer, part: Part = "validation") -> Perplexity:
@@ -170,7 +171,7 @@ def result_lines(results: dict[str, Any]) -> Iterator[str]:
     for part, validation in results.items():
         if part_of(part) == "validation":
             counts = ", ".join(f"{value:,} {name}" for name, value in validation.items() if isinstance(value, int))
-            yield f"{part} | {_format(validation)} | {counts} | {SAMPLES}"
+            yield " | ".join((part, _format(validation), counts or "the mean of all sets", SAMPLES))
     for task, values in lm_eval_harness.measured(results).items():
         yield f"{task} | {_format(values)}"
 

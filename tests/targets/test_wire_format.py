@@ -111,6 +111,13 @@ def test_both_spellings_of_options_are_read():
     assert wire_format.parse_rank_arguments(words).local_rank == 1
 
 
+@pytest.mark.parametrize(("started", "named"), [("eval.py", "eval.py"), ("/a/mine.py", "mine.py"), ("-c", "train.py")])
+def test_a_script_started_by_hand_is_named(started, named, monkeypatch):
+    monkeypatch.setattr("sys.argv", [started])
+    (problem,) = refused(wire_format.parse_rank_arguments, [])
+    assert problem.hint.endswith(f"deepy {named} my.yml")
+
+
 @pytest.mark.parametrize("argv", [[], ["--deepspeed_config", "x", "--megatron_config", "y"], ["--megatron_config"]])
 def test_a_script_started_by_hand_is_told_how_to_start(argv):
     with pytest.raises(Problems, match=r"--\w+_config (is missing|cannot be decoded)"):

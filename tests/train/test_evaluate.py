@@ -210,6 +210,26 @@ def test_the_loss_is_that_of_training_on_the_samples_of_its_first_evaluation(
     assert found["validation"]["tokens"] == 3 * 4 * 32
 
 
+@pytest.mark.slow
+def test_named_sets_have_their_mean_as_in_training(tmp_path: Path) -> None:
+    tokens = str(write_tokens(tmp_path))
+    sets = {"web": tokens, "law": {"data_paths": tokens, "weight": 3}}
+    values = TINY | {"data_path": tokens, "save": str(tmp_path / "run"), "train_iters": 2, "split": "9,0,1",
+                     "validation": sets, "eval_results_prefix": str(tmp_path / "mine")}  # fmt: skip
+    (tmp_path / "run.yml").write_text(json.dumps(values))
+    run_ranks(trained_and_evaluated, 2, str(tmp_path), timeout=240)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    reported = {row["split"]: row["loss"] for row in rows if row["event"] == "evaluation"}
+    [results] = tmp_path.glob("mine_eval_results_*.json")
+    found = json.loads(results.read_text())
+    for part in ("validation/web", "validation/law", "validation"):
+        assert found[part]["loss"] == pytest.approx(reported[part], rel=1e-5)
+    assert found["validation"]["perplexity"] == pytest.approx(math.exp(reported["validation"]), rel=1e-5)
+    pinned(
+        [line.partition(" | ")[::2] for line in evaluate.result_lines({"checkpoint": "x", "validation": {"loss": 2.0}})]
+    )
+
+
 def test_results_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
     config = small(eval_results_prefix=str(tmp_path / "mine"))
     written = evaluate.write_results({"checkpoint": "x"}, config)

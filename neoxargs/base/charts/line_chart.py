@@ -17,6 +17,8 @@ Point = tuple[float, float]
 MAX_POINTS = 300
 #: Margins of the plot in pixels: numbers on the left, iterations below. Above it is the header.
 LEFT, RIGHT, BELOW = 64, 26, 34
+#: Height of a header in pixels; a higher one makes the chart higher.
+MOST_ABOVE = 100
 #: Width of a chart on a screen and on a phone, in pixels; others would have large or small letters there.
 SCREEN, PHONE = 1140, 400
 #: Average widths of characters in pixels: of a title, and of smaller text.
@@ -83,7 +85,8 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     ends = (min(values) if chart.floats else min(0.0, *values)) * factor, max(values) * factor
     plane = Plane.around([*(chart.steps or ()), *(bin.x for bin in bins)], ends, chart.floats, factor, width, height)
     header, above = _header(chart, unit, _note(plane, bins), width)
-    plane = replace(plane, above=above)
+    height += max(0, above - MOST_ABOVE)
+    plane = replace(plane, above=above, height=height)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     across = f'<path class="level" d="M{LEFT} {plane.y(chart.level[1])}H{width - RIGHT}"/>' if chart.level else ""
     drawn = _axes(plane) + across + _clipped(plane, curves) + _beyond(plane, thinned)
@@ -244,6 +247,12 @@ def _line(plane: Plane, bins: Sequence[Bin]) -> str:
     return " ".join(f"{plane.x(bin.x)},{plane.y(bin.mean)}" for bin in bins)
 
 
+def _cut(name: str, longest: int) -> str:
+    """Return a name of at most so many characters, without those in its middle."""
+    half = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
+
+
 def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
     """Return title, unit, note and legend, and the height that they take: more lines in a narrow chart."""
     right, bottom = width - RIGHT, 34
@@ -257,7 +266,9 @@ def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
     round_end = 'stroke-width="3" stroke-linecap="round"'
     names = [(series.name, f'stroke="var(--{series.colour})" {round_end}') for series in chart.series if series.points]
     names += [(chart.level[0], 'class="level"')] if chart.level else []
-    keys = [(name, style, 36 + SMALL * len(name)) for name, style in names if len(names) > 1]
+    longest = int((right - LEFT - 20) / SMALL)
+    shown = [(_cut(name, longest), style) for name, style in names if len(names) > 1]
+    keys = [(name, style, 36 + SMALL * len(name)) for name, style in shown]
     # Beside the title, at the right end, if there is room; else in lines of its own.
     x, y = right + 16 - sum(key_width for *_, key_width in keys), 18
     if keys and x < LEFT + LARGE * len(chart.title) + 16:

@@ -69,6 +69,7 @@ def missing_checkpoint(config: Config) -> Iterator[Problem]:
             "the run then continues if the folder has a checkpoint, and starts from scratch if not"
         )
         what = f"load ({load}): there is no checkpoint in this folder"
+        hint = _of_one_checkpoint("load", Path(load)) or hint
         yield Problem(what, config.place("load"), hint, id="checkpoint-missing", about=("load",))
 
 
@@ -87,10 +88,18 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         return  # its contents are checked by neox_checkpoint
     elif _last_iteration(Path(folder)) is None:
         hint = "set load to a folder with a checkpoint; to write one, run deepy train.py with save: FOLDER"
+        hint = _of_one_checkpoint(name, Path(folder)) or hint
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     else:
         yield from _missing_iteration(config, name, folder)
+
+
+def _of_one_checkpoint(name: str, path: Path) -> str:
+    """Return the hint for the folder of one checkpoint in place of the folder with all of them, else ""."""
+    if path.resolve() not in [each.resolve() for each in checkpoint_folder.checkpoints(path.parent)]:
+        return ""
+    return f"set {name}: {path.parent} and iteration: {checkpoint_folder.iteration_of(path)}"
 
 
 def _missing_iteration(config: Config, name: str, folder: str) -> Iterator[Problem]:

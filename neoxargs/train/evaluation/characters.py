@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 
 from neoxargs.data.tokenizer import Tokenizer
+from neoxargs.files import metrics
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process.mesh import Mesh
@@ -42,5 +42,4 @@ class CharacterCounter:
         # Over all ranks; those that do not count add 0.
         dist.all_reduce(sums)
         tokens, characters = sums.tolist()
-        # 700: exp() overflows above 709.
-        return math.exp(min(loss * tokens / max(characters, 1.0), 700.0))
+        return metrics.perplexity(loss * tokens / max(characters, 1.0))

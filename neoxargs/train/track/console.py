@@ -43,8 +43,7 @@ class Console(Tracker):
             self.window.clear()
 
     def on_eval(self, evaluation: Evaluation) -> None:
-        # exp() of a diverged loss would overflow; above 50 the perplexity has no meaning.
-        perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}" if self.run.has_perplexity else ""
+        perplexity = f" | perplexity {run_metrics.perplexity(evaluation.loss):.4g}" if self.run.has_perplexity else ""
         if evaluation.character_perplexity is not None:
             perplexity += f" | perplexity per character {evaluation.character_perplexity:.4g}"
         rewards = "".join(f" | {what} {value:.4g}" for what, value in run_metrics.rewards(evaluation.reports).items())

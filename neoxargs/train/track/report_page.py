@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from neoxargs.base.charts.line_chart import PHONE, STYLE, Chart, Point, Series, 
 from neoxargs.base.files import replace_text
 from neoxargs.facts import timeline_page
 from neoxargs.facts.timeline import Timeline
-from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, read
+from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, perplexity, read
 from neoxargs.train.track import against_plan, answers
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
@@ -155,17 +154,21 @@ def _loss(rows: Rows) -> Chart | None:
 
 
 def _sets(rows: Rows) -> Iterator[Chart]:
-    """Yield the chart of the losses of the named validation sets, if there are any."""
+    """Yield charts of the losses of the named validation sets, of as many sets each as there are colours."""
     of_sets: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if name := row.get("split", "").partition("/")[2]:
             of_sets.setdefault(name, []).append(row)
-    series = [
-        Series(name, f"source{number}", _points(of_set, "loss"), dots=True)
-        for number, (name, of_set) in enumerate([*of_sets.items()][: len(timeline_page.SOURCE_COLOURS)])
-    ]
-    if series:
-        yield Chart("Validation sets", "nats per token", series, floats=True)
+    names, most = [*of_sets], len(timeline_page.SOURCE_COLOURS)
+    for start in range(0, len(names), most):
+        chosen = names[start : start + most]
+        ends = dict.fromkeys((start + 1, start + len(chosen)))
+        which = f" {' to '.join(map(str, ends))}" if len(names) > most else ""
+        series = [
+            Series(name, f"source{number}", _points(of_sets[name], "loss"), dots=True)
+            for number, name in enumerate(chosen)
+        ]
+        yield Chart(f"Validation sets{which}", "nats per token", series, floats=True)
 
 
 def _tasks(rows: Rows) -> list[Chart]:
@@ -196,7 +199,7 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
         tiles.append(("validation loss", "not finite" if loss is None else f"{loss:.4f}"))
         tiles += _accuracies(held_out[-1:], "validation/")
         if is_cross_entropy(last) and loss is not None:
-            tiles.append(("perplexity", f"{math.exp(min(loss, 50)):.4g}"))
+            tiles.append(("perplexity", f"{perplexity(loss):.4g}"))
     speeds = sorted(row["tokens_per_second"] for row in steps)
     tiles += [
         ("tokens/s, median", f"{speeds[len(speeds) // 2]:,.0f}"),

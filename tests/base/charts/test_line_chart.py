@@ -47,7 +47,13 @@ def test_a_running_mean_is_smoother_in_short_runs_too(count: int) -> None:
     assert max(map(abs, means[1:-1])) < 0.4
 
 
-@pytest.mark.parametrize("names", [["training", "validation"], ["training", "validation", "test", "a long name"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["training", "validation"], ["training", "validation", "test", "a long name"],
+        [f"{number} {'a long name of a set ' * 5}{number}" for number in range(8)],
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     "title", ["Loss", "Distance from the reference model", "a_task_whose_name_is_longer_than_the_chart"]
 )
@@ -67,6 +73,8 @@ def test_the_texts_above_a_chart_do_not_overlap(names: list[str], title: str, wi
         assert y != other or end <= start
     top = next(float(part.attrib["y"]) for part in svg.iter("svg") if part.get("class") == "plot")
     assert top > max(y for y, *_ in boxes)
+    plot = next(float(part.attrib["height"]) for part in svg.iter("svg") if part.get("class") == "plot")
+    assert plot >= 300 - 100 - 34
 
 
 def drawn(chart: Chart) -> ElementTree.Element:

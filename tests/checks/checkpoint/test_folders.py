@@ -47,6 +47,17 @@ def test_an_earlier_run_is_not_overwritten(capsys, started):
     assert len(started) == 1
 
 
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_the_folder_of_one_checkpoint_is_named_by_its_iteration(capsys, started, script):
+    Path("best/global_step40").mkdir(parents=True)
+    assert main([script, "a.yml", "--set", "load=best/global_step40"]) == 1
+    shown = capsys.readouterr().err
+    assert "[checkpoint-missing]" in shown and "load: best" in shown and "iteration: 40" in shown
+    Path("best/global_step40").rmdir()
+    assert main([script, "a.yml", "--set", "load=best/global_step40"]) == 1
+    assert "iteration: 40" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"], ["generate.py", "a.yml"]])
 def test_a_checkpoint_of_a_newer_format_is_reported_with_all_other_problems(capsys, started, words):
     """No older one is taken in its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics
+from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics, report_page
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.progress import ProgressBar
@@ -74,6 +75,20 @@ def test_console_says_that_all_iterations_are_done_already(tmp_path: Path) -> No
 )
 def test_duration(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(("loss", "perplexity"), [(0.0, "1"), (60.0, "1.142e+26"), (1e4, "1.014e+304")])
+def test_the_perplexity_is_the_exponential_of_the_loss(loss: float, perplexity: str, tmp_path: Path) -> None:
+    lines: list[str] = []
+    console, path = Console(2, lines.append), tmp_path / run_metrics.FILE
+    for tracker in (console, Metrics(path)):
+        tracker.on_start(run(tmp_path))
+        tracker.on_step(step(1))
+        tracker.on_eval(Evaluation(1, "validation", loss))
+        tracker.on_end(DONE)
+    assert f"perplexity {perplexity}" in " | ".join(lines)
+    shown = report_page.page(list(run_metrics.read(path)), "", [], tmp_path)
+    assert f"<b>{perplexity}</b><span>perplexity</span>" in shown
 
 
 def test_metrics(tmp_path: Path) -> None:
@@ -334,3 +349,19 @@ def test_the_batch_of_each_step_is_in_the_series_and_the_metrics(tmp_path: Path)
     tracker.on_end(DONE)
     [_, written] = run_metrics.read(tmp_path / run_metrics.FILE)
     assert (written["batch"], written["tokens_per_second"]) == (4, 512.0)
+
+
+@pytest.mark.parametrize(("count", "titles"), [
+    (0, []), (8, ["Validation sets"]), (9, ["Validation sets 1 to 8", "Validation sets 9"]),
+])  # fmt: skip
+def test_every_validation_set_is_drawn(count: int, titles: list[str], tmp_path: Path) -> None:
+    tracker = Metrics(tmp_path / run_metrics.FILE)
+    tracker.on_start(run(tmp_path))
+    tracker.on_step(step(1))
+    for number in range(count):
+        tracker.on_eval(Evaluation(1, f"validation/set{number}", 2.0))
+    tracker.on_end(DONE)
+    text = report_page.page(list(run_metrics.read(tmp_path / run_metrics.FILE)), "", [], tmp_path)
+    charts = re.findall('aria-label="(Validation sets[^"]*)"(.*?)</svg></figure>', text)
+    assert [title for title, _ in charts] == titles
+    assert all(f"<title>set{number} after" in "".join(drawn for _, drawn in charts) for number in range(count))
