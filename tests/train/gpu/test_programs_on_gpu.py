@@ -14,6 +14,9 @@ import pytest
 from torch import Tensor
 
 from neoxargs.convert.huggingface import exporting
+from neoxargs.resolve import resolve
+from neoxargs.targets.planned import Planned
+from neoxargs.targets.wire_format import script_arguments
 from tests.support import simulated_gpu
 from tests.support.processes import rank_arguments, start_ranks, step_rows, train_on_rank
 from tests.support.ranks import CPU, Machine, run_ranks
@@ -107,7 +110,10 @@ READS = "event.synchronize"
 
 def waits_of(folder: Path, function: Any = iterations) -> list[list[Wait]]:
     nothing_follows = {"save": None, "eval_interval": 100, "log_interval": 100}
-    arguments = rank_arguments(folder, 1, **RUN | nothing_follows | {"pipe_parallel_size": 0})
+    rank_arguments(folder, 1, **RUN | nothing_follows | {"pipe_parallel_size": 0})
+    # Comparing the steps with a plan needs no wait either.
+    planned = Planned("H100-80GB", 4 * 32, 1.5, {"compute": 1.0})
+    arguments = script_arguments(resolve([folder / "run.yml"], gpus=1), planned=planned)
     [found] = run_ranks(function, 1, arguments, on=GPU)
     assert len(found) == 3
     return found[1:]  # type: ignore[no-any-return]
