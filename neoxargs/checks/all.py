@@ -55,7 +55,7 @@ from neoxargs.checks.data.files import (
     unreadable_prompts,
     unusable_chat_template,
 )
-from neoxargs.checks.data.usage import missing_ends, often_repeated, wasted_samples
+from neoxargs.checks.data.usage import missing_ends, mixture_ends_early, often_repeated, wasted_samples
 from neoxargs.checks.machine import launcher, secrets
 from neoxargs.checks.machine.disk_space import (
     folder_problems,
@@ -268,6 +268,7 @@ CHECKS: tuple[Check, ...] = (
     Check("files", lambda spec: empty_splits(spec.config)),
     Check("files", lambda spec: shorter_than_a_sample(spec.config)),
     Check("files", lambda spec: missing_ends(spec.config), ("train", "eval")),
+    Check("files", lambda spec: mixture_ends_early(spec.config)),
     Check("files", lambda spec: often_repeated(spec.config)),
     Check("files", lambda spec: wasted_samples(spec.config)),
     Check("files", lambda spec: unnamed_files(spec.config)),

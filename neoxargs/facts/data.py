@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from neoxargs.registry.data import Data
 
@@ -13,11 +14,55 @@ SPLITS = ("train", "valid", "test")
 ANSWERS = ("", "pos_", "neg_")
 
 
+def added(numbers: Iterable[float]) -> float:
+    """Return the sum from left to right, as GPT-NeoX's was.
+
+    From Python 3.12 on, `sum` corrects the rounding of floats, which would change the order of samples.
+    """
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
+
+
 def path_list(paths: Paths) -> list[str]:
     """Return the paths of a list, or of one string with commas between them."""
     if isinstance(paths, str):
         return [path.strip() for path in paths.split(",") if path.strip()]
     return list(paths or ())
+
+
+def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | None]]:
+    """Parse `data_path` into (prefix, weight) pairs; the weight is None if not given.
+
+    `data_path` is one prefix, several separated by commas, or a list in which a weight may precede each prefix.
+    """
+    pairs: list[tuple[str, float | None]] = []
+    weight: float | None = None
+    for text in _items(data_path):
+        if is_weight(text):
+            weight = float(text)
+        else:
+            pairs.append((text, weight))
+            weight = None
+    return pairs
+
+
+def has_misplaced_weight(data_path: str | Sequence[str | float]) -> bool:
+    """Return whether `data_path` has weights, but not one before each prefix; `blend` then loses some of them."""
+    weights = [is_weight(text) for text in _items(data_path)]
+    return any(weights) and weights != [True, False] * (len(weights) // 2)
+
+
+def _items(data_path: str | Sequence[str | float]) -> list[str]:
+    """Return the entries as text: a weight may be a number or its text, as in Megatron's `0.3 a 0.7 b`."""
+    items = data_path.split(",") if isinstance(data_path, str) else data_path
+    return [text for item in items if (text := str(item).strip())]
+
+
+def is_weight(text: str) -> bool:
+    """Return whether an item of `data_path` is the weight of the next prefix."""
+    return re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text) is not None
 
 
 def label_pairs(paths: Paths, labels: Paths) -> list[tuple[str, str]]:

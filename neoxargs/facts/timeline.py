@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -26,20 +27,39 @@ class Drawn(Record):
 
     name: str
     """The prefix of its token file."""
-    tokens: float
-    """Tokens that training reads from it, repetitions included."""
+    curve: Sequence[tuple[float, float]]
+    """Samples of the run, and tokens that are read of the source until then, repetitions included: from 0 to the run's
+    end, with the samples at which its share changes."""
     available: float | None
     """Tokens of one pass; None if the file cannot be read."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that training reads from it, repetitions included."""
+        return self.curve[-1][1]
 
     @property
     def epochs(self) -> float | None:
         return self.tokens / self.available if self.available else None
 
-    def repeats_in(self, iterations: int, sizes: BatchSizes) -> int | None:
+    def after(self, samples: float) -> float:
+        """Return the tokens that are read of the source until so many samples of the run."""
+        return _interpolated(self.curve, samples)
+
+    def repeats_in(self, sizes: BatchSizes) -> int | None:
         """Return the iteration in which a document is read a second time, about; None if none is."""
         if not self.epochs or self.epochs <= 1:
             return None
-        return sizes.iterations_in(int(sizes.samples_after(iterations) / self.epochs)) + 1
+        rising = [(tokens, samples) for samples, tokens in self.curve]
+        return sizes.iterations_in(int(_interpolated(rising, self.available or 0))) + 1
+
+
+def _interpolated(curve: Sequence[tuple[float, float]], at: float) -> float:
+    """Return the value of a curve through points that rises, or its last one."""
+    for (x, y), (next_x, next_y) in itertools.pairwise(curve):
+        if at <= next_x and next_x > x:
+            return y + (next_y - y) * (at - x) / (next_x - x)
+    return curve[-1][1]
 
 
 class Timeline(Record):
@@ -92,6 +112,15 @@ class Timeline(Record):
         ends = [*(stage.iteration for stage in self.sizes.stages if stage.iteration < self.iterations), self.iterations]
         total = self.sizes.samples_after(self.iterations)
         return [(float(end), last * self.sizes.samples_after(end) / total) for end in ends]
+
+    def passes(self, drawn: Drawn) -> list[tuple[float, float]]:
+        """Return a curve over the iterations: the passes over a source that have been read; no points if not known."""
+        if not drawn.available:
+            return []
+        points = {self.sizes.iterations_in(int(samples)) for samples, _ in drawn.curve}
+        points |= {stage.iteration for stage in self.sizes.stages if stage.iteration < self.iterations}
+        ends = sorted({*points, self.iterations})
+        return [(float(end), drawn.after(self.sizes.samples_after(end)) / drawn.available) for end in ends]
 
     @property
     def ends_of_phases(self) -> list[int]:

@@ -53,9 +53,9 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
     if len(timeline.batches) > 1:
         yield Chart("Batch size", "samples", [Series("batch size", "train", _stairs(timeline))], steps=steps)
     epochs = [
-        Series(each.name, f"source{number}", timeline.over_samples(each.epochs))
+        Series(each.name, f"source{number}", timeline.passes(each))
         for number, each in enumerate(timeline.drawn[: len(SOURCE_COLOURS)])
-        if each.epochs is not None
+        if each.available
     ]
     if epochs:
         highest = max(point[1] for each in epochs for point in each.points)

@@ -1,8 +1,9 @@
 """Which samples a resumed run reads again or skips, because its data or their order have changed.
 
 A run continues at the number of samples that it has read. The order of samples depends on seed, sizes and shares, and
-in `packed` on the number of passes over a source, which GPT-NeoX and megatron-core shuffle together. A blend gives each
-source its share of any number of samples, so another weight moves the position in each source.
+in `packed` on the number of passes over a source, which GPT-NeoX and megatron-core shuffle together, and a mixture
+(facts/mixture.py) does not. A blend gives each source its share of any number of samples, so another weight moves the
+position in each source; so does a mixture whose shares before that number are others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import path_list
+from neoxargs.facts.mixture import PARAMETERS as MIXTURE
 from neoxargs.facts.timeline import Drawn
 from neoxargs.files.token_files.sources import Source, sources
 from neoxargs.files.token_files.timeline import drawn
@@ -37,12 +39,12 @@ def moved_samples(config: Config, saved: Config, iteration: int) -> Iterator[str
     is_new = any(saved.get(name) != config.get(name) for name in ORDER)
     for prefix, each in now.items():
         then = before.get(prefix)
-        share, earlier = _share(each, now), _share(then, before) if then else 0.0
+        place, earlier = (of[1].after(read) / config.shape.seq_length if of else 0.0 for of in (each, then))
         changed = then and (then[0].share != each[0].share or _passes(saved, then) != _passes(config, each))
         if then and then[1].available and (is_new or changed):
-            known = min(1.0, read * earlier * saved.shape.seq_length / then[1].available)
+            known = min(1.0, then[1].after(read) / then[1].available)
             yield f"the samples of {prefix} are shuffled anew, so that {known:.0%} of the next ones were read before"
-        elif round(moved := read * (share - earlier)):
+        elif round(moved := place - earlier):
             yield f"about {abs(moved):,.0f} samples of {prefix} are {'skipped' if moved > 0 else 'read again'}"
 
 
@@ -53,19 +55,15 @@ def _by_prefix(config: Config) -> dict[str, Drawing]:
         return {}
     if path_list(config.data.text_path) and not config.data.data_path:
         return {}
-    used = [source for source in sources(config.data, config.post_training)["train"] if source.weight != 0]
-    found = {source.prefix: (source, each) for source, each in zip(used, drawn(config, used), strict=False)}
+    used = {source.prefix: source for source in sources(config.data, config.post_training)["train"]}
+    found = {each.name: (used[each.name], each) for each in drawn(config, list(used.values()))}
     return found if all(each.available for _, each in found.values()) else {}
-
-
-def _share(drawing: Drawing, all_: dict[str, Drawing]) -> float:
-    return drawing[1].tokens / (sum(other.tokens for _, other in all_.values()) or 1)
 
 
 def _passes(config: Config, drawing: Drawing) -> int:
     """Return how many passes over a source are shuffled together; 1 where each pass is shuffled by itself."""
     source, each = drawing
-    if config.data.pack_impl != "packed" or not each.available:
+    if config.data.pack_impl != "packed" or not each.available or any(config.get(name) for name in MIXTURE):
         return 1
     length, is_blend = config.shape.seq_length, source.weight is not None
     samples = math.ceil(each.tokens / length * (SURPLUS if is_blend else 1))

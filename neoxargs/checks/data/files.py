@@ -18,6 +18,7 @@ from neoxargs.base.record import replace
 from neoxargs.base.regular_files import is_special, read_regular
 from neoxargs.checks.data.merges import unmerged
 from neoxargs.config.config import Config
+from neoxargs.facts.data import has_misplaced_weight, is_weight
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import (
     FIXED_ENDS,
@@ -54,9 +55,7 @@ from neoxargs.files.token_files.sources import (
     REWARDS_HINT,
     TOKEN_FILES,
     TRAINING_DATA,
-    has_misplaced_weight,
     is_label_file,
-    is_weight,
     named_token_files,
     prefixes,
 )

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neoxargs.base.problems import Problem, Problems, listed
+from neoxargs.base.record import replace
 from neoxargs.checks.data.files import EXAMINED, end_of_document_token
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.mixture import mixture_of, used_up
 from neoxargs.facts.trained import is_frozen, prompt_length
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import Part, Source, sources
-from neoxargs.files.token_files.timeline import drawn
+from neoxargs.files.token_files.timeline import drawn, mixture_plan
 
 #: How often documents can be read before repetitions are worth less than new ones (Muennighoff et al. 2023).
 MOST_EPOCHS = 4
@@ -63,15 +65,28 @@ def often_repeated(config: Config) -> Iterator[Problem]:
         share = each.tokens / sum(other.tokens for other in found)
         what = f"{each.name} is read {each.epochs:,.3g} times: the run draws {each.tokens:,.3g} tokens from "
         what += f"it{f' ({share:.2g} of all)' if share < 1 else ''}, and it has {each.available:,.3g}; the first "
-        what += f"repetitions are in iteration {each.repeats_in(training.train_iters, sizes):,}"
+        what += f"repetitions are in iteration {each.repeats_in(sizes):,}"
         fewer = sizes.iterations_in(int(sizes.samples_after(training.train_iters) * MOST_EPOCHS / each.epochs))
+        weighing = ("train_data_mixture", "train_data_weights")
+        weight = next((name for name in weighing if config.is_set(name)), "data_path")
         hint = f"use more text, or set train_iters to at most {fewer}"
-        if share < 1:
+        if weight == "train_data_mixture":
+            hint += f", or train_data_max_epochs to {MOST_EPOCHS}"
+        elif share < 1:
             hint += f", or give it {share * MOST_EPOCHS / each.epochs:.2g} of the weight"
-        weight = "train_data_weights" if config.is_set("train_data_weights") else "data_path"
         place = config.place(weight) or config.place("train_data_paths")
         about = (weight, "train_iters")
         yield Problem(what, place, hint, severity="warning", id="data-repeated", about=about)
+
+
+def mixture_ends_early(config: Config) -> Iterator[Problem]:
+    """Yield the error of a run that is longer than its mixture of datasets."""
+    of = sources(config.data, config.post_training)["train"] if not config.data.text_path else []
+    mixture = mixture_of(config.get, len(of)) if of else None
+    found = mixture_plan(config, of, mixture) if mixture else None
+    total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
+    if found and (problem := used_up(found, total)):
+        yield replace(problem, where=config.source("train_data_max_epochs").where)
 
 
 def wasted_samples(config: Config) -> Iterator[Problem]:

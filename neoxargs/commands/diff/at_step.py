@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from neoxargs.base.text import format_count
 from neoxargs.commands.diff.side import Side
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import path_list
 from neoxargs.facts.lr_schedule import LearningRateCurve
+from neoxargs.facts.mixture import PARAMETERS as MIXTURE
+from neoxargs.facts.mixture import mixture_of
+from neoxargs.files.token_files.sources import sources
+from neoxargs.files.token_files.timeline import mixture_plan
 
 #: Label -> returns the text of a side at a step, which counts from 1 as in the log.
 Row = Callable[[Side, int], str]
@@ -34,9 +38,26 @@ def _batch(side: Side, step: int) -> str:
 
 
 def _mixture(side: Side, step: int) -> str:
+    if any(side.get(name) for name in MIXTURE):
+        return _shares(side, step)
     if side.get("weight_by_num_documents"):
         return "weighted by the number of documents"
-    shares = list(_weights(side))
+    return _as_text(list(_weights(side)))
+
+
+def _shares(side: Side, step: int) -> str:
+    """Return the shares of a mixture (facts/mixture.py) at a step."""
+    config = side.config
+    of = sources(config.data, config.post_training)["train"]
+    mixture = mixture_of(side.get, len(of))
+    found = mixture_plan(config, of, mixture) if mixture else None
+    if found is None:
+        return "depends on the sizes of token files that cannot be read"
+    shares = found.shares_at(BatchSizes.of(side.get).samples_after(step - 1))
+    return _as_text([(source.prefix, share) for source, share in zip(of, shares, strict=True)])
+
+
+def _as_text(shares: Sequence[tuple[str, float]]) -> str:
     total = sum(weight for _, weight in shares)
     if len(shares) < 2 or not total:
         return ", ".join(path for path, _ in shares) or "not set"

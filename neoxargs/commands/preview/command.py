@@ -64,7 +64,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
                 "tokens": round(each.tokens),
                 "tokens_of_one_pass": None if each.available is None else round(each.available),
                 "epochs": each.epochs,
-                "repeats_in": each.repeats_in(timeline.iterations, timeline.sizes),
+                "repeats_in": each.repeats_in(timeline.sizes),
             }
             for each in timeline.drawn
         ],

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.facts.data import path_list
+from neoxargs.facts.data import blend, path_list
 from neoxargs.facts.model import is_reward_model
 from neoxargs.facts.validation_sets import validation_sets
-from neoxargs.files.token_files.sources import REWARD_FILES, TOKEN_FILES, blend
+from neoxargs.files.token_files.sources import REWARD_FILES, TOKEN_FILES
 
 DOCUMENTS = 4000
 #: ByteLevelTokenizer's token for the end of a document, and the label that is not trained.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.config import value
 from neoxargs.config.config import Config
-from neoxargs.facts.data import ANSWERS, SPLITS, path_list
+from neoxargs.facts.data import ANSWERS, SPLITS, added, blend, path_list
 from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.registry.data import Data
 from neoxargs.registry.post_training import PostTraining
@@ -50,17 +50,6 @@ class Share(NamedTuple):
 
 
 WHOLE_FILE = Share((1.0,), 0)
-
-
-def added(numbers: Iterable[float]) -> float:
-    """Return the sum from left to right, as GPT-NeoX's was.
-
-    From Python 3.12 on, `sum` corrects the rounding of floats, which would change the order of samples.
-    """
-    total = 0.0
-    for number in numbers:
-        total += number
-    return total
 
 
 class Source(NamedTuple):
@@ -149,22 +138,6 @@ def _pairs(data: Data, answers: PostTraining, split: str) -> list[Source]:
     return [preferred._replace(rejected=rejected) for preferred, rejected in pairs]
 
 
-def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | None]]:
-    """Parse `data_path` into (prefix, weight) pairs; the weight is None if not given.
-
-    `data_path` is one prefix, several separated by commas, or a list in which a weight may precede each prefix.
-    """
-    pairs: list[tuple[str, float | None]] = []
-    weight: float | None = None
-    for text in _items(data_path):
-        if is_weight(text):
-            weight = float(text)
-        else:
-            pairs.append((text, weight))
-            weight = None
-    return pairs
-
-
 def weights(
     present: Sequence[Source], data: Data, tokens: Callable[[Source], int], documents: Callable[[Source], int]
 ) -> list[float]:
@@ -188,23 +161,6 @@ def _document_weights(counts: Sequence[int], alpha: float) -> list[float]:
     weights = [power / total * (1 - share) for power, share in zip(powers, shares, strict=True)]
     total = added(weights)
     return [weight / total for weight in weights]
-
-
-def has_misplaced_weight(data_path: str | Sequence[str | float]) -> bool:
-    """Return whether `data_path` has weights, but not one before each prefix; `blend` then loses some of them."""
-    weights = [is_weight(text) for text in _items(data_path)]
-    return any(weights) and weights != [True, False] * (len(weights) // 2)
-
-
-def _items(data_path: str | Sequence[str | float]) -> list[str]:
-    """Return the entries as text: a weight may be a number or its text, as in Megatron's `0.3 a 0.7 b`."""
-    items = data_path.split(",") if isinstance(data_path, str) else data_path
-    return [text for item in items if (text := str(item).strip())]
-
-
-def is_weight(text: str) -> bool:
-    """Return whether an item of `data_path` is the weight of the next prefix."""
-    return re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text) is not None
 
 
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:

@@ -7,6 +7,7 @@ from functools import partial
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.mixture import Mixture, Plan, mixture_of, plan
 from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.one_pass import cut_of, samples_in
@@ -24,14 +25,36 @@ def timeline_of(config: Config, start: int = 0) -> Timeline:
 
 def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
     """Return what training reads of each of its sources; empty if that depends on files that cannot be read."""
-    chosen = [source for source in of if source.weight != 0]
+    total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
+    mixture = mixture_of(config.get, len(of))
+    chosen = of if mixture else [source for source in of if source.weight != 0]
     passes = {source: _one_pass(source, config) for source in chosen}
-    total = BatchSizes.of(config.get).samples_after(config.training.train_iters) * config.shape.seq_length
+    if mixture:
+        found = mixture_plan(config, of, mixture)
+        curve = found.drawn() if found else []
+    else:
+        shares = _shares(config, chosen, passes)
+        curve = [(0.0, [0.0] * len(shares)), (float(total), [total * share for share in shares])] if shares else []
+    length = config.shape.seq_length
     return [
-        Drawn(answers.prefix, total * share, passes[source])
-        for source, share in zip(chosen, _shares(config, chosen, passes), strict=False)
+        Drawn(answers.prefix, [(samples, read[number] * length) for samples, read in curve], passes[source])
+        for number, source in enumerate(chosen if curve else ())
         for answers in ([source, source.rejected] if source.rejected else [source])
     ]
+
+
+def mixture_plan(config: Config, of: Sequence[Source], mixture: Mixture) -> Plan | None:
+    """Return what a mixture draws of its sources in a run; None if that depends on files that cannot be read."""
+    total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
+    needs_sizes = any(most is not None for most in mixture.max_epochs)
+    needs_sizes |= any(phase.weights is None for phase in mixture.phases)
+    sizes = [samples_in(source, cut_of(config)) for source in of]
+    if needs_sizes and None in sizes:
+        return None
+    counts = partial(_of_share, what="tokens"), partial(_of_share, what="sequences")
+    # Of files that cannot be read, only the weights are known.
+    found = [1 if size is None else size for size in sizes]
+    return plan(mixture, weights(of, config.data, *counts), found, total) if any(found) else None
 
 
 def _shares(config: Config, chosen: Sequence[Source], passes: Mapping[Source, float | None]) -> list[float]:

@@ -6,12 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from neoxargs.base.problems import listed
-from neoxargs.facts.data import SPLITS, Paths, path_list
+from neoxargs.facts import mixture
+from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.data import SPLITS, Paths, blend, path_list
+from neoxargs.facts.lengths import Sizes
+from neoxargs.facts.lr_phases import CONSTANT
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.resolve.rules.rule import Finding, check, check_each_split, derive_each_split, refuse, warn
 
 Weights = Sequence[float] | None
+Blend = str | Sequence[str | float] | None
 WEIGHT_NAMES = ("train_data_weights", "valid_data_weights", "test_data_weights")
 
 
@@ -135,6 +140,101 @@ def validation_replaces_other_validation_data(
     if dataset_impl == "pairwise" or train_impl == "kto":
         about = ["validation", "dataset_impl" if dataset_impl == "pairwise" else "train_impl"]
         return refuse("validation cannot name the data of preference training", "use the paths of the splits", about)
+    return None
+
+
+@check
+def train_data_mixture_has_valid_phases(
+    train_data_mixture: Sequence[Any] | None,
+    data_path: Blend,
+    train_data_paths: Paths,
+    pos_train_data_paths: Paths,
+    train_iters: int,
+    train_batch_size: int,
+    rampup_batch_size: Sequence[int] | None,
+    seq_length: int,
+) -> Finding | None:
+    """train_data_mixture lists phases with the weights of the datasets. A phase that is not understood would train on
+    another mixture than the one that was meant.
+
+        train_data_paths: [web, code]
+        valid_data_paths: web_valid
+        test_data_paths: web_test
+        train_data_mixture: [{until: 60%, weights: [0.8, 0.2]}, {weights: [0.3, 0.3, 0.4]}]
+    """
+    if train_data_mixture is None:
+        return None
+    about = ["train_data_mixture"]
+    if not train_data_mixture:
+        return refuse("train_data_mixture has no phases", "remove it, or list at least one phase", about)
+    sizes = Sizes(train_iters, BatchSizes.with_ramp(train_batch_size, rampup_batch_size), seq_length)
+    try:
+        mixture.phases(train_data_mixture, _datasets(data_path, train_data_paths, pos_train_data_paths), sizes)
+    except Mistakes as error:
+        return refuse(f"train_data_mixture, {error.wrong}", error.advice, about)
+    return None
+
+
+def _datasets(data_path: Blend, *paths: Paths) -> int:
+    """Return the number of training datasets; text is one."""
+    return len(blend(data_path or next(filter(None, paths), "text")))
+
+
+@check
+def train_data_max_epochs_matches_datasets(
+    train_data_max_epochs: float | Sequence[float | None] | None,
+    data_path: Blend,
+    train_data_paths: Paths,
+    pos_train_data_paths: Paths,
+) -> Finding | None:
+    """train_data_max_epochs is one number, or a list with one entry for each dataset. With fewer entries, it would not
+    be known which datasets they limit.
+
+        train_data_paths: [web, code]
+        valid_data_paths: web_valid
+        test_data_paths: web_test
+        train_data_max_epochs: [4]
+    """
+    count = _datasets(data_path, train_data_paths, pos_train_data_paths)
+    if not isinstance(train_data_max_epochs, list) or len(train_data_max_epochs) == count:
+        return None
+    what = f"train_data_max_epochs has {len(train_data_max_epochs)} entries, but the number of datasets is {count}"
+    hint = "write one entry for each dataset (null for no limit), or one number for all of them"
+    return refuse(what, hint, about=["train_data_max_epochs"])
+
+
+@check
+def train_data_mixture_defines_the_order(
+    train_data_mixture: Sequence[Any] | None,
+    train_data_max_epochs: object,
+    sample_order: str,
+    weight_by_num_documents: bool,
+    written: Collection[str],
+) -> Finding | None:
+    """train_data_mixture defines how often each dataset is read, and in which order. Weights from elsewhere only say
+    where its first phase begins if that moves away from them, and megatron-core's order has no mixtures.
+
+        train_data_mixture: [{weights: [1]}]
+        sample_order: megatron-core
+    """
+    names = [
+        name
+        for name, value in zip(mixture.PARAMETERS, (train_data_mixture, train_data_max_epochs), strict=True)
+        if value
+    ]
+    if names and sample_order == "megatron-core":
+        what = f"{listed(names, 'and')} cannot be combined with sample_order (megatron-core), which has no mixtures"
+        return refuse(what, "set sample_order: gpt-neox", [*names, "sample_order"])
+    first = train_data_mixture[0] if train_data_mixture else None
+    if not isinstance(first, Mapping) or first.get("style", CONSTANT) != CONSTANT:
+        return None
+    weighted = {
+        "train_data_weights": "train_data_weights" in written,
+        "weight_by_num_documents": weight_by_num_documents,
+    }
+    for name in (name for name, is_set in weighted.items() if is_set):
+        what = f"{name} has no effect: the first phase of train_data_mixture has weights from its beginning"
+        return warn(what, f"remove {name}, or write its weights in a phase", about=["train_data_mixture", name])
     return None
 
 

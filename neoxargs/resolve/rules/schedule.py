@@ -92,6 +92,8 @@ def epochs_read_each_sample_equally_often(
     train_epochs: int | None,
     train_data_weights: Sequence[float] | None,
     weight_by_num_documents: bool,
+    train_data_mixture: object,
+    train_data_max_epochs: object,
     data_path: object,
     sample_order: str,
 ) -> Finding | None:
@@ -104,6 +106,8 @@ def epochs_read_each_sample_equally_often(
     weighted = {
         "train_data_weights": len(set(train_data_weights or ())) > 1,
         "weight_by_num_documents": weight_by_num_documents,
+        "train_data_mixture": train_data_mixture is not None,
+        "train_data_max_epochs": train_data_max_epochs is not None,
         "data_path": isinstance(data_path, list) and any(not isinstance(part, str) for part in data_path),
         "sample_order": sample_order == "megatron-core",
     }

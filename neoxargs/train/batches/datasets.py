@@ -23,6 +23,8 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.data import added
+from neoxargs.facts.mixture import Mixture, limits, mixture_of, plan, used_up
 from neoxargs.facts.model import rows_for
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.token_files import rewards
@@ -32,7 +34,6 @@ from neoxargs.files.token_files.sources import (
     PARTS,
     Part,
     Source,
-    added,
     files_of,
     labelled,
     part_of,
@@ -46,6 +47,7 @@ from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.batches.loader import Loader, Samples
 from neoxargs.train.batches.references import References
 from neoxargs.train.batches.samples import gpt_neox, megatron_core, whole_documents
+from neoxargs.train.batches.samples.mixed import mix_samples
 from neoxargs.train.batches.samples.pairs import Pairs
 from neoxargs.train.batches.samples.passes import in_passes
 from neoxargs.train.batches.samples.rated import Rated
@@ -71,6 +73,8 @@ class Sampling:
     """Folder of the index files."""
     epochs: int | None = None
     """Number of passes over the training data (`train_epochs`); None to draw a given number of samples instead."""
+    mixture: Mixture | None = None
+    """Of the training data."""
     prompt: int = 0
     """Number of positions at the beginning of every sample that a soft prompt occupies."""
     files: dict[str, Any] = field(default_factory=dict)
@@ -87,22 +91,10 @@ def build_datasets(
     local_rank: this rank's number on its machine.
     Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
     """
-    training, cache = config.training, Path(config.logging.run_dir, "data", "index")
+    training = config.training
     rows = rows_for(tokenizer.vocab_size, config)
-    prompt = prompt_length(config.soft_prompt)
-    sampling = Sampling(
-        config.data,
-        config.shape.seq_length,
-        training.seed,
-        tokenizer.eod,
-        tokenizer.vocab_size,
-        rows,
-        cache,
-        training.train_epochs,
-        prompt,
-    )
-    sizes = BatchSizes.of(config.get)
-    chosen = sources(config.data, config.post_training)
+    sampling = sampling_of(config, tokenizer.eod, tokenizer.vocab_size, rows, index_folder(config))
+    chosen, sizes = sources(config.data, config.post_training), BatchSizes.of(config.get)
     batches = needed_batches(training, config.data.repeat_eval_samples)
     # 0 for parts that are not asked for: their data sets become None.
     needed = dict.fromkeys(chosen, 0) | {
@@ -130,10 +122,46 @@ def build_datasets(
         config.data.num_workers,
         samples_per_evaluation=0 if config.data.repeat_eval_samples else evaluated,
         drops_last=config.data.sample_order == "gpt-neox",
-        prompt=prompt,
+        prompt=sampling.prompt,
         references=sampling.references,
         comparison=comparison,
     )
+
+
+def index_folder(config: Config) -> Path:
+    """Return the folder of the index files of a run."""
+    return Path(config.logging.run_dir, "data", "index")
+
+
+def sampling_of(config: Config, eod: int, vocab_size: int, rows: int, cache: Path) -> Sampling:
+    """Return how a run cuts its sources into samples. The arguments are fields of Sampling."""
+    return Sampling(
+        config.data,
+        config.shape.seq_length,
+        config.training.seed,
+        eod,
+        vocab_size,
+        rows,
+        cache,
+        config.training.train_epochs,
+        mixture_of(config.get, len(sources(config.data, config.post_training)["train"])),
+        prompt_length(config.soft_prompt),
+    )
+
+
+def training_samples(config: Config, cache: Path, rows: int = 0) -> Samples:
+    """Return the samples of a run's training data, without its tokenizer. Raises Problems.
+
+    cache: folder of the index files, written if missing. rows: more than the largest token id that will be read.
+    """
+    sampling = sampling_of(config, 0, 0, rows, cache)
+    chosen = {"train": sources(config.data, config.post_training)["train"]}
+    needed = {"train": BatchSizes.of(config.get).samples_after(config.training.train_iters)}
+    require_token_files(chosen)
+    found = {"train": first_rank_first(None, lambda: dataset(chosen["train"], "train", needed["train"], sampling))}
+    _refuse_empty(found, chosen, needed, sampling)
+    assert found["train"] is not None
+    return found["train"]
 
 
 def _is_first(local_rank: int | None) -> bool:
@@ -207,6 +235,8 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
 
     None if `samples` is 0 or all sources are empty.
     """
+    if samples and sampling.mixture and part == "train":
+        return _in_mixture(chosen, samples, sampling.mixture, sampling)
     filled = [source for source in chosen if _has_samples(source, sampling)] if samples else []
     present = [source for source in filled if source.weight != 0]
     if not present:
@@ -244,6 +274,26 @@ def _in_epochs(filled: Sequence[Source], epochs: int, sampling: Sampling) -> Sam
     """Return the samples of all sources, each as often as there are epochs."""
     built = [_one_epoch(source, sampling) for source in filled]
     return in_passes(built, epochs * sum(map(len, built)), sampling.seed, sampling.cache)
+
+
+def _in_mixture(chosen: Sequence[Source], samples: int, mixture: Mixture, sampling: Sampling) -> Samples | None:
+    """Return so many samples of sources whose shares change."""
+    sizes = [_samples_in(source, sampling) for source in chosen]
+    if not any(sizes):
+        return None
+    found = plan(mixture, _weights(chosen, sampling), sizes, samples)
+    if problem := used_up(found, samples):
+        raise Problems(problem)
+    # A source without samples has no share.
+    built = [_one_epoch(source, sampling) if size else [] for source, size in zip(chosen, sizes, strict=True)]
+    return mix_samples(built, found, limits(mixture, sizes), sampling.seed, sampling.cache)
+
+
+def _samples_in(source: Source, sampling: Sampling) -> int:
+    """Return the number of samples in one pass over a source."""
+    if sampling.data.pack_impl == "packed":
+        return joined_samples(tokens_in(source, sampling), sampling.seq_length)
+    return len(_one_pass(source, sampling)) if tokens_in(source, sampling) else 0
 
 
 def _one_epoch(source: Source, sampling: Sampling) -> Samples:
@@ -285,10 +335,9 @@ def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSam
 
 
 def _has_samples(source: Source, sampling: Sampling) -> bool:
-    tokens = tokens_in(source, sampling)
-    if sampling.data.pack_impl == "packed":
-        return (joined_samples(tokens, sampling.seq_length) if sampling.epochs else tokens) > 0
-    return tokens > 0 and len(_one_pass(source, sampling)) > 0
+    if sampling.data.pack_impl == "packed" and not sampling.epochs:
+        return tokens_in(source, sampling) > 0
+    return _samples_in(source, sampling) > 0
 
 
 def _masked_token(sampling: Sampling) -> int | None:

@@ -15,9 +15,9 @@ from neoxargs.files.token_files.labels import other_lengths
 from neoxargs.files.token_files.sources import REWARDS_HINT, Part, Source
 
 
-def require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
+def require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int | None = None) -> None:
     """Raise Problems unless every token file is intact, fits its labels, and has this vocabulary size (if it has a
-    summary)."""
+    summary). None: of any size."""
     problems = [*_other_labels(chosen), *_wrong_rewards(chosen)]
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in _answers(part)):
         if damage := indexed.damage(Path(prefix)):
@@ -27,7 +27,7 @@ def require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int
             )
             continue
         made_by = index.tokenised_by(prefix)
-        if made_by and made_by.vocab_size != vocab_size:
+        if made_by and vocab_size is not None and made_by.vocab_size != vocab_size:
             made = f"was tokenised by {made_by.tokenizer_type} with a vocabulary of {made_by.vocab_size} tokens"
             hint = "use the tokenizer that tokenised the data, or tokenise the text again"
             what = f"data_path ({prefix}) {made}, but this run's tokenizer has a vocabulary of {vocab_size}"

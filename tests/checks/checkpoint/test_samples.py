@@ -9,9 +9,7 @@ import pytest
 
 from neoxargs.checks.checkpoint.samples import moved_samples
 from neoxargs.config.config import Config
-from neoxargs.files.token_files.sources import sources
-from neoxargs.train.batches import datasets
-from neoxargs.train.batches.datasets import Sampling
+from neoxargs.train.batches.datasets import training_samples
 from tests.support.configure import configure
 from tests.support.finetuning import token_file
 from tests.support.snapshots import pinned
@@ -35,14 +33,9 @@ def run(values: str, iterations: int = 20) -> Config:
 
 def read(config: Config, first: int, last: int) -> list[tuple[int, ...]]:
     """Return the samples of a range of iterations, as the data sets of a rank give them."""
-    sampling = Sampling(config.data, config.shape.seq_length, config.training.seed, 256, 257, 99_999, Path("index"))
-    batch, chosen = config.batch.train_batch_size, sources(config.data, config.post_training)["train"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = datasets.first_rank_first(
-            None, lambda: datasets.dataset(chosen, "train", config.training.train_iters * batch, sampling)
-        )
-    assert found is not None
+        found, batch = training_samples(config, Path("index"), rows=99_999), config.batch.train_batch_size
     return [tuple(found[index]["tokens"].tolist()) for index in range(first * batch, last * batch)]
 
 
@@ -90,3 +83,32 @@ def test_a_source_that_is_added_begins_where_it_would_be() -> None:
     one = BOTH.replace("[a, b]", "[a]")
     pinned(list(moved_samples(run(BOTH), run(one), DONE)))
     assert read(run(BOTH), DONE, 11) != read(run(BOTH), 0, 1)
+
+
+def test_a_mixture_that_changes_later_moves_nothing_and_one_that_changed_before_does() -> None:
+    blend = run(BOTH + ", train_data_weights: [3, 1]")
+    same = run(BOTH + ", train_data_mixture: [{weights: [3, 1]}]")
+    later = run(BOTH + ", train_data_mixture: [{until: 10, weights: [3, 1]}, {weights: [1, 3]}]")
+    earlier = run(BOTH + ", train_data_mixture: [{until: 5, weights: [3, 1]}, {weights: [1, 3]}]")
+    moving = run(BOTH + ", train_data_mixture: [{until: 10, weights: [3, 1]}, {style: linear, weights: [1, 3]}]")
+    # A blend of GPT-NeoX continues as a mixture without a sample that is lost or read again.
+    assert read(blend, 0, 20) == read(same, 0, 20)
+    for now in (same, later, moving):
+        assert list(moved_samples(now, blend, DONE)) == [] == list(moved_samples(blend, now, DONE))
+        assert read(now, 0, DONE) == read(blend, 0, DONE)
+        assert not {*read(blend, 0, DONE)} & {*read(now, DONE, 20)}
+    assert read(later, DONE, 20) != read(same, DONE, 20)
+    told = list(moved_samples(later, earlier, DONE))
+    pinned(told)
+    assert len({*read(earlier, 0, DONE)} & {*read(later, DONE, 20)}) == pytest.approx(25, abs=2)
+
+
+def test_passes_of_a_mixture_do_not_depend_on_their_number() -> None:
+    passes = "data_path: a, split: '1', train_data_mixture: [{weights: [1]}]"
+    before, longer = run(passes, 60), run(passes, 120)
+    assert read(longer, 0, 60) == read(before, 0, 60)
+    assert list(moved_samples(longer, before, DONE)) == []
+    first, second = read(before, 0, 49), read(before, 50, 60)
+    assert len({*first}) == 490 and {*second} <= {*read(before, 0, 50)}
+    [told] = moved_samples(longer, run("data_path: a, split: '1'", 60), DONE)
+    assert "anew" in told

@@ -40,7 +40,17 @@ def test_tokens_and_batch() -> None:
         ("train_data_paths: [a, b, c]\nvalid_data_paths: c\ntest_data_paths: c", "a 33.3 %, b 33.3 %, c 33.3 %"),
         ("train_data_paths: [a, b]\nvalid_data_paths: c\ntest_data_paths: c\nweight_by_num_documents: true",
          "weighted by the number of documents"),
+        ("data_path: [a, b]\ntrain_data_mixture: [{until: 5, weights: [1, 1]}, {weights: [1, 4]}]", "a 50 %, b 50 %"),
+        ("data_path: [a, b]\ntrain_data_mixture: [{until: 4 samples, weights: [1, 1]}, {weights: [1, 4]}]",
+         "a 50 %, b 50 %"),
+        ("data_path: [a, b]\ntrain_data_mixture: [{temperature: 2}]",
+         "depends on the sizes of token files that cannot be read"),
     ],
 )  # fmt: skip
 def test_the_data_mixture(text: str, shown: str) -> None:
     assert at(1, text, "data") == shown
+
+
+def test_the_data_mixture_of_a_later_step() -> None:
+    phases = "data_path: [a, b]\ntrain_data_mixture: [{until: 5, weights: [1, 1]}, {weights: [1, 4]}]"
+    assert [at(step, phases, "data") for step in (5, 6)] == ["a 50 %, b 50 %", "a 20 %, b 80 %"]

@@ -13,6 +13,7 @@ import torch
 from neoxargs.base.problems import render
 from neoxargs.data.command import build
 from neoxargs.data.encode import Recipe
+from neoxargs.facts.data import blend
 from neoxargs.files.token_files import sources
 from neoxargs.files.token_files.sources import Source
 from neoxargs.registry.data import Data
@@ -179,9 +180,9 @@ class TestBlending:
         assert len(made(chosen, samples, sampling(tmp_path))) >= samples
 
     def test_how_a_blend_is_written(self) -> None:
-        assert sources.blend("a") == [("a", None)]
-        assert sources.blend("a, b") == [("a", None), ("b", None)]
-        assert sources.blend([0.3, "a", "0.7", "b"]) == [("a", 0.3), ("b", 0.7)]
+        assert blend("a") == [("a", None)]
+        assert blend("a, b") == [("a", None), ("b", None)]
+        assert blend([0.3, "a", "0.7", "b"]) == [("a", 0.3), ("b", 0.7)]
 
     def test_lists_of_paths_without_weights_are_drawn_from_equally(self) -> None:
         chosen = sources.sources(Data(train_data_paths=["a", "b"], train_data_weights=None), PostTraining())

@@ -65,7 +65,7 @@ def test_a_run_writes_the_page_and_its_curve(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_whole_run_as_configured(tmp_path: Path) -> None:
     config = complete(draft([File("a.yml", smallest.YAML)], []), 1)
-    sources = [Drawn("web", 1280.0, 640.0)]
+    sources = [Drawn("web", [(0.0, 0.0), (80.0, 1280.0)], 640.0)]
     text = page(rows(4), "iteration 4 of 10", [], tmp_path, Timeline(config, drawn=sources))
     titles = re.findall('aria-label="([^"]*)"', text)
     assert titles.count("Learning rate") == 2  # on a screen and on a phone, with both curves

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from neoxargs.base.files import replacing
 from neoxargs.base.text import format_duration
+from neoxargs.facts.data import added
 from neoxargs.files.token_files.index import IGNORED
-from neoxargs.files.token_files.sources import added
 from neoxargs.train.batches.loader import Samples
 
 #: From so many samples on, the wait for their order is announced.
