@@ -52,7 +52,7 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     refused = [name for problem in problems for name in problem.about]
     checks: list[Callable[[Config], Iterable[Problem]]] = [_other_layers]
     if training:
-        checks += [_tuned_without_tuner, _muon_on_shards, _counts_no_layer, _sums_with_less_precision, _other_sums]
+        checks += [_tuned_without_tuner, _counts_no_layer, _sums_with_less_precision, _other_sums]
         refused += [name for name in rows if not config.knows(name)]  # it may be
         checks.append(partial(no_effect_warnings, refused=refused))
     return problems + config.found(*(partial(check, config) for check in checks))
@@ -85,20 +85,6 @@ def _writes_unreadable_names(config: Config) -> bool:
     section = "checkpoint.writer"
     is_on = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
     return is_on and config.zero_optimization.stage != 3
-
-
-def _muon_on_shards(config: Config) -> Iterator[Problem]:
-    """Yield an error for Muon with tensor parallelism."""
-    kind, ranks = config.optimizer.type or "", config.parallel.model_parallel_size
-    if kind.lower() == "muon" and ranks > 1:
-        what = (
-            f"optimizer.type ({kind}) and model_parallel_size ({ranks}) cannot be combined: Muon makes the update of "
-        )
-        what += "a whole matrix orthogonal, and each tensor parallel rank has only a shard of it"
-        hint = "set model_parallel_size to 1 and use zero_optimization.stage or pipe_parallel_size, or set "
-        hint += "optimizer.type to AdamW"
-        about = ("optimizer.type", "model_parallel_size")
-        yield Problem(what, config.place(about[0]), hint, id="muon-needs-whole-matrices", about=about)
 
 
 def _sums_with_less_precision(config: Config) -> Iterator[Problem]:

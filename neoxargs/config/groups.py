@@ -176,9 +176,13 @@ if TYPE_CHECKING:
         muon_lr: NonNegative | None
         adam_lr: NonNegative | None
         ns_method: Literal["gram", "standard"]
+        ns_steps: Count
+        adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral", "unit_rms_norm"]
+        extra_scale_factor: Positive
+        split_qkv: bool
         momentum: NonNegative | None
         dampening: float
-        nesterov: bool
+        nesterov: bool | None
         beta: Fraction
         decoupled_wd: bool
         lr_decay: NonNegative

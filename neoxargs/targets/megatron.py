@@ -20,6 +20,7 @@ from neoxargs.registry import ABSENT, Parameter
 from neoxargs.targets.megatron_tables import (
     IN_ITERATIONS,
     LION,
+    MUON_SCALES,
     NORMS,
     OPTIMIZERS,
     POSITIONS,
@@ -163,11 +164,24 @@ def _optimizer(config: Config) -> Words:
     if kind == "sgd":
         # Megatron-LM's default is 0.9.
         yield from _flag("sgd-momentum", config.optimizer_params.momentum or 0.0)
+    if kind == "muon":
+        yield from _muon(config)
     betas = config.optimizer_params.betas or (LION if kind == "lion" else ())
     for number, beta in enumerate(betas, 1):
         yield from _flag(f"{'lion' if kind == 'lion' else 'adam'}-beta{number}", beta)
     # Always sent, because Megatron-LM clips at 1.0 by default.
     yield from _flag("clip-grad", config.gradients.gradient_clipping)
+
+
+def _muon(config: Config) -> Words:
+    params = config.optimizer_params
+    mode, factor = MUON_SCALES[params.adjust_lr_fn]
+    yield from _flag("muon-momentum", 0.95 if params.momentum is None else params.momentum)
+    yield from _flag("muon-nesterov", params.nesterov is not False)
+    yield from _flag("muon-num-ns-steps", params.ns_steps)
+    yield from _flag("muon-scale-mode", mode)
+    yield from _flag("muon-extra-scale-factor", factor * params.extra_scale_factor)
+    yield from _flag("muon-no-split-qkv", not params.split_qkv)
 
 
 def _recompute(config: Config) -> Words:

@@ -37,6 +37,11 @@ OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
     "muon": "muon",
 }  # fmt: skip
+#: `adjust_lr_fn` of Muon -> --muon-scale-mode, and what its factor is to be multiplied by.
+MUON_SCALES = {
+    "original": ("shape_scaling", 1.0), "spectral": ("spectral", 1.0), "unit_rms_norm": ("unit_rms_norm", 1.0),
+    "match_rms_adamw": ("spectral", 0.2),
+}  # fmt: skip
 #: Parameter -> the values that Megatron-LM supports. `megatron_unsupported` adds deepy's own parameters of the model.
 SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("gelu", "swiglu"),
@@ -74,12 +79,14 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
 #: Parameters without a flag of their own, whose values are part of other flags.
 SENT_OTHERWISE = {
     "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps", "optimizer.params.weight_decay",
-    "optimizer.params.momentum", "fp16.enabled", "fp16.loss_scale", "fp16.loss_scale_window", "fp16.hysteresis",
-    "fp16.min_loss_scale", "fp16.initial_scale_power", "bf16.enabled", "precision", "zero_stage",
-    "gradient_accumulation_steps", "gradient_clipping", "checkpoint_activations", "attention_config",
-    "use_bias_in_mlp", "use_bias_in_attn_linear", "use_bias_in_norms", "mlp_type", "expansion_factor",
-    "mlp_multiple_of", "train_data_weights", "valid_data_weights", "test_data_weights", "log_grad_pct_zeros",
-    "use_wandb", "checkpoint_scale", "extra_save_iters", "text_path", "data_impl", "mmap_warmup", "dialect",
-    "use_shared_fs", "config_files", "user_script", "git_hash", "softmax_over_padding",
-    "exact_mlp_width", "warmup_from_zero", "sample_order", "repeat_eval_samples",
+    "optimizer.params.momentum", "optimizer.params.nesterov", "optimizer.params.ns_steps",
+    "optimizer.params.adjust_lr_fn", "optimizer.params.extra_scale_factor", "optimizer.params.split_qkv",
+    "fp16.enabled", "fp16.loss_scale", "fp16.loss_scale_window", "fp16.hysteresis", "fp16.min_loss_scale",
+    "fp16.initial_scale_power", "bf16.enabled", "precision", "zero_stage", "gradient_accumulation_steps",
+    "gradient_clipping", "checkpoint_activations", "attention_config", "use_bias_in_mlp", "use_bias_in_attn_linear",
+    "use_bias_in_norms", "mlp_type", "expansion_factor", "mlp_multiple_of", "train_data_weights",
+    "valid_data_weights", "test_data_weights", "log_grad_pct_zeros", "use_wandb", "checkpoint_scale",
+    "extra_save_iters", "text_path", "data_impl", "mmap_warmup", "dialect", "use_shared_fs", "config_files",
+    "user_script", "git_hash", "softmax_over_padding", "exact_mlp_width", "warmup_from_zero", "sample_order",
+    "repeat_eval_samples",
 }  # fmt: skip

@@ -50,14 +50,6 @@ def test_what_is_supported(text: str) -> None:
     assert trainer_problems(configure(text)) == []
 
 
-def test_muon_is_refused_on_shards_of_matrices() -> None:
-    shards = "{optimizer: {type: muon}, model_parallel_size: 2}"
-    (problem,) = trainer_problems(configure(shards, gpus=2))
-    assert problem.id == "muon-needs-whole-matrices"
-    pinned(problem)
-    assert trainer_problems(configure("{optimizer: {type: Muon}, zero_stage: 1, pipe_parallel_size: 2}", gpus=2)) == []
-
-
 def test_a_pattern_counts_at_least_one_layer() -> None:
     (problem,) = trainer_problems(configure("{pipe_parallel_size: 2, pipe_partition_method: 'type:Position'}", gpus=2))
     assert problem.id == "no-layer-counted"

@@ -57,6 +57,8 @@ def arguments(cls: type) -> dict[str, Any]:
 TAKEN = ("torch_adam", "adam_w_mode", "fp32_optimizer_states")
 #: What DeepSpeed's engine looks for to build Muon.
 MUON = ("lr", "momentum", "weight_decay", "muon_lr", "ns_method", "betas", "eps", "adam_lr")
+#: What only the Muon of train.py reads: the arguments of torch.optim.Muon, and two of Megatron-LM's.
+OWN_MUON = ("nesterov", "ns_steps", "adjust_lr_fn", "extra_scale_factor", "split_qkv")
 #: What a type takes in a form that the parameter of that name does not have.
 OTHERWISE = {("adafactor", "eps")}  # a pair
 #: The parameters of types whose classes are not installed.
@@ -73,7 +75,7 @@ def of_optimizers() -> dict[str, dict[str, list[Any]]]:
     """Return type -> key that it reads -> the defaults of its classes."""
     found: dict[str, dict[str, list[Any]]] = {}
     for kind in TYPES:
-        others = MUON if kind == "muon" else WRITTEN_OUT.get(kind, ())
+        others = (*MUON, *OWN_MUON) if kind == "muon" else WRITTEN_OUT.get(kind, ())
         keys: dict[str, list[Any]] = {key: [] for key in (*others, *(TAKEN if kind in (*ADAM, "muon") else ()))}
         for cls in CLASSES.get(kind, ()):
             for key, default in arguments(cls).items():

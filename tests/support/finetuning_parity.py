@@ -21,10 +21,10 @@ from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.slices import rank_slice, with_rows
+from neoxargs.train.checkpoint.slices import with_rows
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
-from neoxargs.train.parallel.layers import shards_of, unsharded_shape
+from neoxargs.train.parallel.layers import rank_slice, shards_of, unsharded_shape
 from neoxargs.train.process import mesh, setup
 from tests.support.finetuning import IGNORED, drawn, labelled, pair
 from tests.support.huggingface import MODELS, SEQ, Case, imported, made

@@ -17,7 +17,7 @@ from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
-from neoxargs.train.checkpoint.slices import rank_slice, with_rows
+from neoxargs.train.checkpoint.slices import with_rows
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import build as engine
@@ -26,7 +26,7 @@ from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Weights, shards_of, unsharded_shape
+from neoxargs.train.parallel.layers import Weights, rank_slice, shards_of, unsharded_shape
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.loaded_engine import loaded_run

@@ -16,10 +16,9 @@ from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import importing
 from neoxargs.convert.huggingface.adapters import PeftFolder
 from neoxargs.convert.huggingface.exporting import choose_family, sizes_of
-from neoxargs.train.checkpoint.slices import rank_slice
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.parallel.layers import shards_of
+from neoxargs.train.parallel.layers import rank_slice, shards_of
 from neoxargs.train.process import mesh, setup
 from tests.support.huggingface import END, SEQ, SIZES, imported, made
 from tests.support.loaded_engine import loaded_run

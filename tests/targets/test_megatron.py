@@ -61,6 +61,20 @@ def told(parser: argparse.ArgumentParser, text: str) -> dict[str, object]:
         ("{use_bias_in_mlp: false, use_bias_in_attn_linear: false}", {"disable_bias_linear": False}),
         ("optimizer: {type: cpu_torch_adam}", {"optimizer": "adam", "use_torch_optimizer_for_cpu_offload": True}),
         ("optimizer: {type: SGD, params: {momentum: 0.9}}", {"optimizer": "sgd", "sgd_momentum": "0.9"}),
+        (
+            "optimizer: {type: Muon}",
+            {
+                "muon_momentum": "0.95",
+                "muon_nesterov": True,
+                "muon_scale_mode": "shape_scaling",
+                "muon_no_split_qkv": True,
+            },
+        ),
+        (
+            "optimizer: {type: Muon, params: {adjust_lr_fn: match_rms_adamw, nesterov: false, split_qkv: false}}",
+            {"muon_scale_mode": "spectral", "muon_extra_scale_factor": "0.2", "muon_nesterov": False}
+            | {"muon_no_split_qkv": False},
+        ),
         ("checkpoint_activations: true", {"recompute_granularity": "full", "recompute_num_layers": "1"}),
         (
             "checkpoint_activations: selective",

@@ -42,9 +42,9 @@ from neoxargs.targets.nesting import nested
 from neoxargs.train.checkpoint.neox.head_order import split_heads
 from neoxargs.train.checkpoint.neox.weights import halves_of, swapped_halves
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
-from neoxargs.train.checkpoint.slices import rank_slice, with_rows
+from neoxargs.train.checkpoint.slices import with_rows
 from neoxargs.train.checkpoint.weights_by_name import CheckpointWeights
-from neoxargs.train.parallel.layers import TensorShard
+from neoxargs.train.parallel.layers import TensorShard, rank_slice
 
 #: Kinds of optimizer state with a step count for each weight and group.
 ADAMS = ("adam", "onebitadam")

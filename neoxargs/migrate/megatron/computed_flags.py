@@ -11,7 +11,7 @@ from neoxargs.migrate.megatron import experts
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.resolve.yaml.nodes import read_plain
-from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, POSITIONS, TOKENIZERS
+from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, MUON_SCALES, OPTIMIZERS, POSITIONS, TOKENIZERS
 
 #: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
 BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
@@ -253,6 +253,21 @@ def betas(kind: str, defaults: tuple[float, float]) -> Callable[[Reading, Option
             reading.set_from(option, "optimizer.params.betas", betas)
 
     return read
+
+
+def muon(key: str, value: Any = None) -> Callable[[Reading, Option], None]:
+    """Set a parameter of Muon. value: of a flag without one."""
+
+    def read(reading: Reading, option: Option) -> None:
+        if "muon" in reading.chosen_optimizer:
+            reading.set_from(option, f"optimizer.params.{key}", value)
+
+    return read
+
+
+def muon_scale(reading: Reading, option: Option) -> None:
+    ours = {mode: name for name, (mode, factor) in MUON_SCALES.items() if factor == 1}
+    muon("adjust_lr_fn", ours.get(option.text))(reading, option)
 
 
 def momentum(kind: str) -> Callable[[Reading, Option], None]:

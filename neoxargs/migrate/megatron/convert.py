@@ -56,7 +56,11 @@ DEFAULTS_WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("normalization", "RMSNorm"): {"rms_norm_epsilon": 1e-5},
     ("optimizer", "sgd"): {"optimizer.params.momentum": 0.9},
     ("optimizer", "lion"): {"optimizer.params.betas": [0.95, 0.98]},
-    ("optimizer", "muon"): {"optimizer.params.momentum": 0.9},
+    ("optimizer", "muon"): {
+        "optimizer.params.momentum": 0.9,
+        "optimizer.params.nesterov": False,
+        "optimizer.params.adjust_lr_fn": "spectral",
+    },
 }
 #: Fusions that Megatron-LM has on by default in every model.
 FUSIONS = (

@@ -26,6 +26,7 @@ OLD_NAMES = {
     "lr-warmup-percent": "lr-warmup-fraction",
     "use-custom-fsdp": "use-megatron-fsdp",
     "pp-partition-method": "pipe-partition-method",
+    "muon-use-nesterov": "muon-nesterov",
     # Megatron-DeepSpeed
     "rotary-position-embeddings-theta": "rotary-base",
     "use-flash-attn-v2": "use-flash-attn",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, product
+from itertools import product
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from neoxargs.train.parallel.layers import TensorShard
@@ -84,19 +83,6 @@ def _within(intervals: list[Interval], rows: range) -> Iterator[Interval]:
         low, high = max(interval.ours, rows.start), min(interval.ours + interval.length, rows.stop)
         if low < high:
             yield Interval(interval.theirs + low - interval.ours, low - rows.start, high - low)
-
-
-def join_slices(slices: list[Tensor], shard: TensorShard) -> Tensor:
-    """Join the slices of all ranks, in rank order, to the full weight."""
-    # A weight of several parts (a gated projection) is cut part by part, so its parts are joined one by one too.
-    parts = zip(*(slice_.chunk(shard.parts, shard.dimension) for slice_ in slices), strict=True)
-    return torch.cat(list(chain.from_iterable(parts)), shard.dimension)
-
-
-def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
-    """Return the slice of the full weight that the rank `shard.rank` holds."""
-    parts = full.chunk(shard.parts, shard.dimension)
-    return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 
 
 def with_rows(full: Tensor, count: int) -> Tensor:

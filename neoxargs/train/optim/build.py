@@ -118,7 +118,7 @@ def _sgd(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimi
         lr=params.lr or 0.0,
         momentum=params.momentum or 0.0,
         dampening=params.dampening,
-        nesterov=params.nesterov,
+        nesterov=bool(params.nesterov),
         fused=True,
     )
 

@@ -1,7 +1,8 @@
-"""Muon on whole matrices, however ZeRO divides them.
+"""Muon on whole matrices, however ZeRO and tensor parallelism divide them.
 
 Muon replaces the momentum of a matrix by the nearest orthogonal matrix, so it needs the momentum of the whole matrix:
-of queries, keys and values one by one, although they are one weight here, as are the two halves of a gated MLP.
+of queries, keys and values one by one, although they are one weight here, as are the two halves of a gated MLP. Ranks
+with parts of a matrix gather its momentum, compute the whole update and keep their part of it.
 DeepSpeed 0.19 has Muon too. It adds raw gradients, like SGD, unless its optimizer of ZeRO 1 to 3 runs (not in fp32 with
 ZeRO 0, nor where it accumulates bf16 gradients in fp32), clips the orthogonal matrices to `gradient_clipping`, and
 treats everything that is one weight as one matrix, the output layer among them.
@@ -9,8 +10,8 @@ treats everything that is one weight as one matrix, the output layer among them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,14 +25,22 @@ from neoxargs.facts.model import GATED
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
-from neoxargs.train.parallel.layers import shape_of
+from neoxargs.train.parallel.layers import TensorShard, join_slices, rank_slice, shape_of, unsharded_shape
 from neoxargs.train.process.mesh import Mesh
 
 if TYPE_CHECKING:
     from neoxargs.config.groups import OptimizerParams
 
-#: Coefficients of the iteration, and its steps, of the author's implementation (kellerjordan.github.io/posts/muon).
-COEFFICIENTS, STEPS = (3.4445, -4.7750, 2.0315), 5
+#: Coefficients of the iteration of the author's implementation (kellerjordan.github.io/posts/muon).
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+#: `adjust_lr_fn` -> factor of the update of a matrix with so many rows and columns: the author's, which Megatron-LM
+#: calls `shape_scaling`, that of Liu et al. 2025 (arXiv:2502.16982, equation 4), and Megatron-LM's two others.
+FACTORS: dict[str, Callable[[int, int], float]] = {
+    "original": lambda rows, columns: max(1.0, rows / columns) ** 0.5,
+    "match_rms_adamw": lambda rows, columns: 0.2 * max(rows, columns) ** 0.5,
+    "spectral": lambda rows, columns: float(max(rows, columns) ** 0.5),
+    "unit_rms_norm": lambda rows, columns: float((rows / columns) ** 0.5),
+}
 #: Number of groups of rows in a weight that consists of several matrices, and the rows of each of these in a group.
 Rows = tuple[int, list[int]]
 
@@ -41,6 +50,9 @@ class Matrix(NamedTuple):
 
     piece: Piece
     shape: torch.Size
+    """Of this tensor parallel rank's slice."""
+    shard: TensorShard | None
+    """How tensor parallel ranks divide the matrix; None if each has it as a whole."""
     rows: Rows | None
     """None if the weight is one matrix."""
     of_partitions: int
@@ -69,7 +81,7 @@ def _is_matrix(name: str, weight: nn.Parameter) -> bool:
 
 # Not "Muon": DeepSpeed applies its own Muon to the gradients of any optimizer with this in the name of its class.
 class Orthogonal(Optimizer):
-    """Muon: Jordan et al. 2024, with Nesterov momentum; AdamW for parameter groups without `orthogonal`.
+    """Muon: Jordan et al. 2024; AdamW for parameter groups without `orthogonal`.
 
     factors: of the learning rate, for matrices and for other weights.
     """
@@ -79,7 +91,14 @@ class Orthogonal(Optimizer):
         defaults = {"lr": lr, "betas": (beta1, beta2), "eps": 1e-8 if params.eps is None else params.eps}
         super().__init__(groups, {**defaults, "weight_decay": 0.0, "orthogonal": False})
         self.momentum = 0.95 if params.momentum is None else params.momentum
-        self.gram, self.decoupled = params.ns_method == "gram", params.adam_w_mode
+        self.nesterov, self.decoupled = params.nesterov is not False, params.adam_w_mode
+        factor, extra = FACTORS[params.adjust_lr_fn], params.extra_scale_factor
+        self.update_of = partial(
+            _each_scaled,
+            iteration=partial(orthogonal, gram=params.ns_method == "gram", steps=params.ns_steps),
+            factor=lambda rows, columns: extra * factor(rows, columns),
+        )
+        self.splits_qkv = params.split_qkv
         self.factors = {
             chosen: own / lr if own is not None and lr else 1.0
             for chosen, own in ((True, params.muon_lr), (False, params.adam_lr))
@@ -90,8 +109,8 @@ class Orthogonal(Optimizer):
     def attach(self, engine: interface.Engine, mesh: Mesh) -> None:
         """Find the matrices in the tensors of a DeepSpeed engine. Steps before this have no effect."""
         layout, weights = optimizer_layout(engine), named_weights(engine.module)
-        assert layout is not None and mesh.tensor.size == 1
-        self.device = engine.device
+        assert layout is not None
+        self.device, self.tensor = engine.device, mesh.tensor
         self.matrices = {tensor: [] for tensor in layout.tensors}
         # The ranks that have the other parts of a tensor.
         zero3 = layout.kind == "zero3"
@@ -103,15 +122,18 @@ class Orthogonal(Optimizer):
         self.ranks = {tensor: ranks[number] if ranks else None for number, tensor in enumerate(layout.tensors)}
         for piece in layout.pieces:
             weight: Any = weights[piece.name]
-            shape = shape_of(weight)
+            shape, shard = shape_of(weight), getattr(weight, "tensor_shard", None)
+            if shard is not None and (shard.size == 1 or shard.dimension < len(shape) - 2):  # whole experts
+                shard = None
+            rows = self._rows(piece.name, unsharded_shape(weight)[-2] if len(shape) > 1 else 0)
             of_partitions = weight.ds_tensor.ds_numel if zero3 else 0
-            self.matrices[layout.tensors[piece.tensor]].append(
-                Matrix(piece, shape, self._rows(piece.name, shape[-2] if len(shape) > 1 else 0), of_partitions)
-            )
+            self.matrices[layout.tensors[piece.tensor]].append(Matrix(piece, shape, shard, rows, of_partitions))
 
     def _rows(self, name: str, count: int) -> Rows | None:
         """Return how the matrices of a weight with so many rows are interleaved; None if it is one matrix."""
         if name.endswith("attention.query_key_value.weight"):
+            if not self.splits_qkv:
+                return None
             fused = target(self.config, "attention.query_key_value")
             return fused.groups, [rows for _, rows in fused.parts]
         if name.endswith("dense_h_to_4h.weight") and self.config.mlp.activation in GATED:
@@ -120,7 +142,7 @@ class Orthogonal(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the weights. Collective under ZeRO; `closure` is ignored."""
+        """Update the weights. Collective under ZeRO and tensor parallelism; `closure` is ignored."""
         if self.matrices is None:  # DeepSpeed takes a step on zero gradients to allocate states
             return
         for group in self.param_groups:
@@ -155,61 +177,68 @@ class Orthogonal(Optimizer):
         assert self.matrices is not None and tensor.grad is not None
         momentum = self.state[tensor].setdefault("momentum_buffer", torch.zeros_like(tensor))
         momentum.lerp_(tensor.grad, 1 - self.momentum)
-        wanted = torch.lerp(tensor.grad, momentum, self.momentum).flatten()
+        wanted = (torch.lerp(tensor.grad, momentum, self.momentum) if self.nesterov else momentum).flatten()
         ranks, update = self.ranks[tensor], torch.zeros_like(wanted)
         own, of_all = self._gathered(wanted, ranks)
-        for piece, shape, rows, of_partitions in self.matrices[tensor]:
+        for piece, shape, shard, rows, of_partitions in self.matrices[tensor]:
             if of_partitions:
                 flat = of_all[:, piece.start : piece.start + of_partitions].flatten()[: shape.numel()]
             else:
                 # With ZeRO-1 and 2, a matrix begins where an earlier rank has its first elements.
                 first = own * wanted.numel() + piece.start - piece.begin
                 flat = of_all.flatten()[first : first + shape.numel()]
-            whole = _each_orthogonal(flat.view(shape), rows, self.gram).flatten()
+            own_part = flat.view(shape)
+            if shard is None:
+                whole = self.update_of(own_part, rows).flatten()
+            else:
+                slices = self._gathered(own_part.contiguous(), self.tensor.group)[1].unbind()
+                whole = rank_slice(self.update_of(join_slices(slices, shard), rows), shard).flatten()
             update[piece.start : piece.start + piece.length] = whole[piece.begin : piece.begin + piece.length]
         return update.view_as(tensor)
 
-    def _gathered(self, flat: Tensor, ranks: Any) -> tuple[int, Tensor]:
-        """Return this rank's number among `ranks`, and the tensors of all of them: (ranks, elements)."""
+    def _gathered(self, x: Tensor, ranks: Any) -> tuple[int, Tensor]:
+        """Return this rank's number among `ranks`, and the tensors of all of them: (ranks, ...)."""
         if ranks is None or dist.get_world_size(ranks) == 1:
-            return 0, flat.unsqueeze(0)
-        here = flat.to(self.device)
-        of_all = here.new_empty(dist.get_world_size(ranks), len(here))
+            return 0, x.unsqueeze(0)
+        here = x.to(self.device)
+        of_all = here.new_empty(dist.get_world_size(ranks), *here.shape)
         dist.all_gather(list(of_all.unbind()), here, group=ranks)
         return dist.get_rank(ranks), of_all
 
 
-def _each_orthogonal(weight: Tensor, rows: Rows | None, gram: bool) -> Tensor:
-    """Replace each matrix in a weight (..., rows, columns); scaled as in the original if it has more rows."""
+def _each_scaled(
+    weight: Tensor, rows: Rows | None, iteration: Callable[[Tensor], Tensor], factor: Callable[[int, int], float]
+) -> Tensor:
+    """Replace each matrix in a weight (..., rows, columns) by an orthogonal one times its factor."""
     if rows is None:
-        longer = max(1.0, weight.size(-2) / weight.size(-1))
-        return orthogonal(weight, gram) * math.sqrt(longer)
+        return iteration(weight) * factor(weight.size(-2), weight.size(-1))
     (groups, sizes), stack, columns = rows, weight.shape[:-2], weight.size(-1)
     parts = torch.split(weight.reshape(*stack, groups, -1, columns), sizes, dim=-2)
-    found = [_each_orthogonal(part.reshape(*stack, -1, columns), None, gram) for part in parts]
+    found = [_each_scaled(part.reshape(*stack, -1, columns), None, iteration, factor) for part in parts]
     by_group = [part.reshape(*stack, groups, -1, columns) for part in found]
     return torch.cat(by_group, dim=-2).reshape(weight.shape)
 
 
-def orthogonal(x: Tensor, gram: bool = True) -> Tensor:
+def orthogonal(x: Tensor, gram: bool = True, steps: int = 5) -> Tensor:
     """Return about the nearest matrix with singular values of 1, by a Newton-Schulz iteration; (..., rows, columns).
 
-    The singular values that result lie between about 0.7 and 1.2, which suffices for an optimizer.
-    gram: iterate on the smaller product of the matrix with itself, which is as exact and faster.
+    The singular values that result of 5 steps lie between about 0.7 and 1.2, which suffices for an optimizer.
+    gram: iterate on the smaller product of the matrix with itself, which is faster. It rounds singular values that are
+    small beside the largest one.
     """
     if x.size(-2) > x.size(-1):
-        return orthogonal(x.mT, gram).mT
+        return orthogonal(x.mT, gram, steps).mT
     a, b, c = COEFFICIENTS
-    x = x.float() / (torch.linalg.matrix_norm(x.float(), keepdim=True) + 1e-7)
+    x = x.float() / torch.linalg.matrix_norm(x.float(), keepdim=True).clamp(min=1e-7)
     if not gram:
-        for _ in range(STEPS):
+        for _ in range(steps):
             product = x @ x.mT
             x = a * x + (b * product + c * product @ product) @ x
         return x
     # Each step multiplies x by a polynomial of x x^T, and these polynomials commute with each other.
     product, identity = x @ x.mT, torch.eye(x.size(-2), device=x.device)
     factor = identity
-    for _ in range(STEPS):
+    for _ in range(steps):
         polynomial = a * identity + b * product + c * product @ product
         factor = polynomial @ factor
         product = polynomial @ product @ polynomial

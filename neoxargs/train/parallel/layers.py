@@ -10,8 +10,9 @@ by rank, return tuples, and put an empty extra state into every checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +63,19 @@ def unsharded_shape(weight: nn.Parameter) -> list[int]:
     for shard in shards_of(weight):
         shape[shard.dimension] *= shard.size
     return shape
+
+
+def join_slices(slices: Sequence[Tensor], shard: TensorShard) -> Tensor:
+    """Join the slices of all ranks, in rank order, to the full weight."""
+    # A weight of several parts (a gated projection) is cut part by part, so its parts are joined one by one too.
+    parts = zip(*(slice_.chunk(shard.parts, shard.dimension) for slice_ in slices), strict=True)
+    return torch.cat(list(chain.from_iterable(parts)), shard.dimension)
+
+
+def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
+    """Return the slice of the full weight that the rank `shard.rank` holds."""
+    parts = full.chunk(shard.parts, shard.dimension)
+    return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,7 @@ class Weights:
         axis = self.ranks.tensor
         if split is None or axis.size == 1:
             return full
-        return torch.cat([part.chunk(axis.size, split)[axis.rank] for part in full.chunk(parts, split)], split)
+        return rank_slice(full, TensorShard(split, parts, axis.rank, axis.size))
 
     def _own_experts(self, count: int, split: int | None) -> range:
         """Return the experts of this rank, which tensor parallel ranks divide among them first if `split` is 0."""

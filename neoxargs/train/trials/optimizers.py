@@ -178,15 +178,17 @@ def _muon(config: Config, name: str, weight: Tensor) -> Rule:
     is_matrix = name.startswith("layers.") and name.endswith(".weight") and weight.dim() - (".experts." in name) == 2
     own = params.muon_lr if is_matrix else params.adam_lr
     times = own / params.lr if own is not None and params.lr else 1.0
+    nesterov, scale = params.nesterov is not False, partial(_scale, params.adjust_lr_fn, params.extra_scale_factor)
     part_of_row = torch.tensor(_parts_of_rows(config, name, weight.shape[-2])) if is_matrix else torch.empty(0)
 
     def rule(weight: Tensor, gradient: Tensor, state: State, lr: float, decay: float) -> Tensor:
         if not is_matrix:
             return adam(weight, gradient, state, lr * times, decay)
         mean = state["momentum"] = momentum * state.get("momentum", 0) + (1 - momentum) * gradient
-        update: Tensor = momentum * mean + (1 - momentum) * gradient
+        update: Tensor = momentum * mean + (1 - momentum) * gradient if nesterov else mean.clone()
         for part in part_of_row.unique():
-            update[..., part_of_row == part, :] = _orthogonal(update[..., part_of_row == part, :])
+            matrix = update[..., part_of_row == part, :]
+            update[..., part_of_row == part, :] = _orthogonal(matrix, params.ns_steps) * scale(*matrix.shape[-2:])
         return weight - lr * times * (update + decay * weight)
 
     return rule
@@ -194,7 +196,7 @@ def _muon(config: Config, name: str, weight: Tensor) -> Rule:
 
 def _parts_of_rows(config: Config, name: str, rows: int) -> list[int]:
     """Return for each row of a weight which of its matrices it belongs to: queries, keys, values, halves of an MLP."""
-    if name.endswith("query_key_value.weight"):
+    if name.endswith("query_key_value.weight") and config.optimizer_params.split_qkv:
         fused = target(config, "attention.query_key_value")
         return [number for number, (_, size) in enumerate(fused.parts) for _ in range(size)] * fused.groups
     if name.endswith("dense_h_to_4h.weight") and config.mlp.activation in GATED:
@@ -202,15 +204,25 @@ def _parts_of_rows(config: Config, name: str, rows: int) -> list[int]:
     return [0] * rows
 
 
-def _orthogonal(x: Tensor) -> Tensor:
-    """Return Muon's update of a matrix, (..., rows, columns): five steps of a Newton-Schulz iteration."""
+def _scale(name: str, extra: float, rows: int, columns: int) -> float:
+    """Return the factor of a matrix's update: Jordan et al.; Liu et al. 2025, arXiv:2502.16982; Megatron-LM."""
+    longer = max(rows, columns)
+    squares = {
+        "original": max(1.0, rows / columns), "match_rms_adamw": 0.04 * longer,
+        "spectral": longer, "unit_rms_norm": rows / columns,
+    }  # fmt: skip
+    return float(extra * squares[name] ** 0.5)
+
+
+def _orthogonal(x: Tensor, steps: int) -> Tensor:
+    """Return a matrix, (..., rows, columns), after so many steps of a Newton-Schulz iteration."""
     rows, columns = x.shape[-2:]
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
-    for _ in range(5):
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
         square = x @ x.mT if rows <= columns else x.mT @ x
         polynomial: Tensor = 3.4445 * torch.eye(min(rows, columns)) - 4.7750 * square + 2.0315 * square @ square
         x = polynomial @ x if rows <= columns else x @ polynomial
-    return x * float(max(1.0, rows / columns) ** 0.5)
+    return x
 
 
 #: Types that torch does not have, or not on whole weights -> their rules.

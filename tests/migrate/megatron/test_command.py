@@ -75,10 +75,21 @@ def config(flags: str) -> Config:
         ("--optimizer sgd --sgd-momentum 0.8", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.8}),
         ("--sgd-momentum 0.8 --muon-momentum 0.7", {"optimizer.type": "Adam", "optimizer.params.momentum": None}),
         ("--optimizer muon --muon-momentum 0.7", {"optimizer.params.momentum": 0.7}),
+        ("--optimizer muon --muon-use-nesterov", {"optimizer.params.nesterov": True}),
+        (
+            "--optimizer muon --muon-nesterov --muon-no-split-qkv --muon-num-ns-steps 6",
+            {"optimizer.params.nesterov": True, "optimizer.params.split_qkv": False, "optimizer.params.ns_steps": 6},
+        ),
+        (
+            "--optimizer muon --muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2",
+            {"optimizer.params.adjust_lr_fn": "original", "optimizer.params.extra_scale_factor": 0.2},
+        ),
+        ("--muon-nesterov --muon-scale-mode unit_rms_norm", {"optimizer.params.nesterov": None}),
         # defaults of Megatron-LM that differ from this dialect's
         ("--normalization RMSNorm", {"rms_norm_epsilon": 1e-5}),
         ("--optimizer sgd", {"optimizer.params.momentum": 0.9}),
         ("--optimizer lion", {"optimizer.params.betas": [0.95, 0.98]}),
+        ("--optimizer muon", {"optimizer.params.nesterov": False, "optimizer.params.adjust_lr_fn": "spectral"}),
         ("--fp16", {"fp16.initial_scale_power": 32}),
         ("--clip-grad 0.5 --lr 1e-4 --weight-decay 0.1", {"gradient_clipping": 0.5, "lr": 1e-4, "weight_decay": 0.1}),
         ("--lr-warmup-iters 3 --lr-decay-iters 6", {"warmup": 0.5, "lr_decay_iters": 6}),

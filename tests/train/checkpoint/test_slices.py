@@ -8,8 +8,8 @@ from functools import reduce
 import pytest
 import torch
 
-from neoxargs.train.checkpoint.slices import Slice, common, rank_slice
-from neoxargs.train.parallel.layers import TensorShard
+from neoxargs.train.checkpoint.slices import Slice, common
+from neoxargs.train.parallel.layers import TensorShard, rank_slice
 
 
 def of_one_layout(draw: random.Random, shape: list[int]) -> list[list[TensorShard]]:

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from neoxargs.train.checkpoint import inventory, relayout
-from neoxargs.train.checkpoint.slices import Slice, rank_slice
+from neoxargs.train.checkpoint.slices import Slice
 from neoxargs.train.checkpoint.weights_by_name import OptimizerFile, SavedWeights
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
-from neoxargs.train.parallel.layers import TensorShard
+from neoxargs.train.parallel.layers import TensorShard, rank_slice
 from neoxargs.train.process import mesh, setup
 from tests.support.layouts import BF16, TENSOR
 from tests.support.ranks import run_ranks

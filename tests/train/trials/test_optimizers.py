@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim import build
 from neoxargs.train.parallel.layers import Weights
-from neoxargs.train.trials.optimizers import optimizer
+from neoxargs.train.trials.optimizers import RULES, optimizer
 from tests.support.small_gpt import VOCABULARY, small
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -44,3 +46,25 @@ def test_a_rule_takes_the_steps_of_the_optimizer(kind: str, is_default: bool) ->
             update.step()
     ours, plain = (dict(model.named_parameters()) for model in models)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({}, {}),
+        ({"nesterov": False, "adjust_lr_fn": "match_rms_adamw", "ns_steps": 4},) * 2,
+        ({"adjust_lr_fn": "match_rms_adamw"}, {"adjust_lr_fn": "spectral", "extra_scale_factor": 0.2}),
+    ],
+)
+@pytest.mark.parametrize("shape", [(4, 8), (8, 4)])
+def test_the_rule_of_muon_is_that_of_torch(shape: tuple[int, int], theirs: Any, ours: Any) -> None:
+    config = small(**{f"optimizer.params.{key}": value for key, value in ours.items()})
+    weight = torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(9)))
+    found, state = weight.detach().clone(), dict[str, Any]()
+    rule, update = RULES["muon"](config, "layers.0.attention.dense.weight", found), torch.optim.Muon([weight], **theirs)
+    for number in range(3):
+        weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(number))
+        found = rule(found, weight.grad.clone(), state, 1e-3, 0.1)
+        with patch.object(Tensor, "bfloat16", Tensor.clone):  # the type of torch's iteration
+            update.step()
+    torch.testing.assert_close(found, weight.detach(), rtol=1e-6, atol=1e-7)

@@ -28,9 +28,9 @@ from neoxargs.files.neox_checkpoint.optimizer import (
 from neoxargs.files.neox_checkpoint.weights import Found, locate, used_weights
 from neoxargs.train.checkpoint.neox.head_order import join_heads
 from neoxargs.train.checkpoint.neox.tensors import read_parts, read_tensor
-from neoxargs.train.checkpoint.slices import Slice, join_slices, rank_slice, with_rows
+from neoxargs.train.checkpoint.slices import Slice, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Kind
-from neoxargs.train.parallel.layers import TensorShard
+from neoxargs.train.parallel.layers import TensorShard, join_slices, rank_slice
 
 
 class NeoxWeights:

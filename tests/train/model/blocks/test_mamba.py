@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.facts.model import parameters
-from neoxargs.train.checkpoint.slices import rank_slice
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim.build import parameter_groups
-from neoxargs.train.parallel.layers import Ranks, Weights, shards_of
+from neoxargs.train.parallel.layers import Ranks, Weights, rank_slice, shards_of
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 

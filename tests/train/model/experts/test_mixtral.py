@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.train.checkpoint.slices import join_slices, rank_slice
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Ranks, TensorShard, Weights, shards_of
+from neoxargs.train.parallel.layers import Ranks, TensorShard, Weights, join_slices, rank_slice, shards_of
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
