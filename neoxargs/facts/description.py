@@ -97,7 +97,8 @@ def batch(config: Config, with_sources: bool = True) -> Iterator[str]:
     sizes = BatchSizes.of(config.get)
     if sizes.changes:
         ramp, steps = config.get(RAMP), sizes.stages[-1].iteration
-        yield f"ramp from {sizes.first:,} samples, {ramp[1]:,} more at a time, over {counted(steps, 'step')}"
+        rising = f"{ramp[1]:,} more at a time" if ramp else f"in {counted(len(sizes.begins), 'phase')}"
+        yield f"ramp from {sizes.first:,} samples, {rising}, over {counted(steps, 'step')}"
 
 
 def precision(config: Config) -> str:

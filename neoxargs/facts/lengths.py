@@ -1,17 +1,13 @@
-"""Lengths of a run's phases: `2000` iterations, `30%` of the run (or `0.3`), `20B tokens`, `5M samples`."""
+"""Lengths of a run's phases (facts/length_units.py) in iterations or in samples."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from neoxargs.facts.batch_sizes import BatchSizes
-
-LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(|%)|([KMBT]?)\s*(token|sample|iteration)s?)", re.IGNORECASE)
-THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-#: What a length may be, for messages.
-UNITS = "iterations (2000), a share of the run (0.3 or 30%), or a number with a unit (20B tokens, 5M samples)"
+from neoxargs.facts.length_units import UNITS as UNITS
+from neoxargs.facts.length_units import length
 
 
 class Sizes(NamedTuple):
@@ -49,15 +45,9 @@ def samples(given: Any, sizes: Sizes) -> int | None:
 
 def _measured(given: Any, sizes: Sizes) -> tuple[float, bool] | None:
     """Return a length above 0, and whether it is in iterations or in samples."""
-    text = f"{100 * given:.10f}%" if isinstance(given, float) and given <= 1 else str(given).removesuffix(".0")
-    found = LENGTH.fullmatch(text.strip())
-    if not found:
+    found = length(given)
+    if found is None:
         return None
-    number, unit = float(found[1]) * THOUSANDS[(found[3] or "").upper()], (found[4] or found[2]).lower()
-    if number == 0 or (unit == "%" and number > 100):
-        return None
-    if unit in ("token", "sample"):
-        return number / (sizes.tokens if unit == "token" else 1) + 1e-9, False
-    if unit == "%":
-        return number / 100 * sizes.iterations, True
-    return (number, True) if number == int(number) else None
+    if found.unit in ("token", "sample"):
+        return found.number / (sizes.tokens if found.unit == "token" else 1) + 1e-9, False
+    return found.number * (sizes.iterations if found.unit == "share" else 1), True

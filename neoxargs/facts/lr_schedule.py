@@ -25,7 +25,7 @@ PARAMETERS = (
     "lr_schedule",
 )  # fmt: skip
 #: Those that also define it if it counts samples.
-OF_SAMPLES = ("lr_decay_samples", "rampup_batch_size", "train_batch_size")
+OF_SAMPLES = ("lr_decay_samples", "rampup_batch_size", "batch_size_schedule", "train_batch_size")
 
 
 #: The style of a schedule that `lr_schedule` lists.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count
 
@@ -27,6 +29,12 @@ class Batch(Group, origin="DSC", effect="engine"):
     while the run consumes the first `samples` samples, the batch grows in equal intervals by `increment`, up to
     `train_batch_size`. Micro batch size and data parallel size stay, so `start` and `increment` must be multiples of
     their product."""
+
+    batch_size_schedule: list[dict[str, Any]] | None = param(None, ours=True, origin="Meg")
+    """The sizes of the batch as a list of phases `{until, size}`, in place of `rampup_batch_size`: each batch is larger
+    than those of the phase before it, up to `train_batch_size`, the size of the last phase, which has no `until`.
+    `until` counts from the beginning of the run: iterations (`2000`), `20B tokens` or `5M samples`. Micro batch size
+    and data parallel size stay, so sizes must be multiples of their product."""
 
     batch_size: Count = param(derived=True, origin="Meg")
     """Megatron's name for `train_micro_batch_size_per_gpu`. Set only one of the two."""

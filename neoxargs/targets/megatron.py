@@ -13,7 +13,7 @@ from typing import Any
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Value
-from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.batch_sizes import PHASES, BatchSizes
 from neoxargs.facts.layout import stages
 from neoxargs.facts.model import mlp_width
 from neoxargs.registry import ABSENT, Parameter
@@ -37,6 +37,8 @@ def megatron_flags(config: Config) -> list[str]:
     if problems := unsupported(config):
         raise Problems(problems)
     left_out = () if config.training.train_samples is None else IN_ITERATIONS
+    if config.get(PHASES):  # of which --global-batch-size is the last
+        left_out = (*left_out, "train_batch_size")
     words = [word for p, value in config.items() if p.name not in left_out for word in _plain(p, value)]
     words += [word for translate in TRANSLATIONS for word in translate(config)]
     return words
@@ -77,6 +79,13 @@ def _length(config: Config) -> Words:
         yield from _flag("lr-decay-samples", sizes.samples_after(schedule.lr_decay_iters))
     if schedule.lr_wsd_decay_iters:
         yield from _flag("lr-wsd-decay-samples", schedule.lr_wsd_decay_iters * sizes.last)
+
+
+def _batch_phases(config: Config) -> Words:
+    """Yield the sizes of the batch with the tokens after which each begins, as `0:256 2097152:512`."""
+    if config.get(PHASES):
+        begins = ((samples * config.shape.seq_length, size) for samples, size in BatchSizes.of(config.get).begins)
+        yield from _flag("step-batch-size-schedule", " ".join(f"{tokens}:{size}" for tokens, size in begins))
 
 
 def _layout(config: Config) -> Words:
@@ -234,5 +243,6 @@ def _reports(config: Config) -> Words:
 
 
 TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
-    _length, _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
+    _length, _batch_phases, _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer,
+    _reports,
 )  # fmt: skip

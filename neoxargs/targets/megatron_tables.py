@@ -14,7 +14,8 @@ TRANSLATED = {
     "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
     "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
     "local_rank", "te_fp8_format", "adam_beta1", "adam_beta2", "sliding_window_width",
-    "attention_backend", "window_attn_skip_freq", "rope_scaling.rope_type", "rope_scaling.factor",
+    "attention_backend", "window_attn_skip_freq", "batch_size_schedule", "rope_scaling.rope_type",
+    "rope_scaling.factor",
     "rope_scaling.original_max_position_embeddings", "rope_scaling.beta_fast", "rope_scaling.beta_slow",
 }  # fmt: skip
 #: Parameters that Megatron-LM has in samples if the length of the run is in samples.

@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, listed
 from neoxargs.config.config import Config
-from neoxargs.facts.batch_sizes import RAMP, BatchSizes
+from neoxargs.facts.batch_sizes import PHASES, RAMP, BatchSizes
 from neoxargs.facts.weight_decay import WeightDecay
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.compare.continuing import level_of
@@ -42,10 +42,11 @@ def unsupported(config: Config) -> list[Problem]:
 def _ramp(config: Config) -> Iterator[Problem]:
     sizes = BatchSizes.of(config.get)
     if sizes.changes and config.training.train_samples is None:
-        what = f"with {RAMP}, Megatron-LM counts the run and the learning rate schedule in samples, not in iterations"
+        name = PHASES if config.get(PHASES) else RAMP
+        what = f"with {name}, Megatron-LM counts the run and the learning rate schedule in samples, not in iterations"
         samples = sizes.samples_after(config.training.train_iters)
         hint = f"set train_samples: {samples} in place of train_iters, with which train.py counts in the same way"
-        yield _refusal(config, what, RAMP, "train_iters", hint=hint)
+        yield _refusal(config, what, name, "train_iters", hint=hint)
 
 
 def _falling_weight_decay(config: Config) -> Iterator[Problem]:

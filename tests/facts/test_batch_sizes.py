@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from neoxargs.facts.batch_sizes import BatchSizes, Stage
+from neoxargs.facts.batch_sizes import BatchSizes, Stage, begins_of_phases
 from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_phases import phases
+from neoxargs.facts.mistakes import Mistakes
 
 
 def calculator(size: int, ramp: list[int]) -> Any:
@@ -81,3 +82,72 @@ def test_phases_of_the_learning_rate_in_samples_count_the_samples_of_the_ramp(un
     sizes = Sizes(100, BatchSizes.with_ramp(8, [2, 2, 30]), 10)
     [phase, _] = phases([{"style": "constant", "until": until}, {"style": "constant"}], 1e-3, sizes)
     assert phase.until == iterations
+
+
+def listed(number: int) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Return tokens of a sample and random phases, with ends in every unit."""
+    random, found = Random(1), []
+    for _ in range(number):
+        size, end, tokens, each = random.randint(1, 9), 0, random.choice([1, 16, 2048]), []
+        for _ in range(random.randint(1, 4)):
+            end += random.randint(1, 60)
+            until = random.choice([end, f"{end * 30} samples", f"{end * 30 * tokens + tokens // 2} tokens"])
+            each.append({"until": until, "size": size})
+            size += random.randint(1, 30)
+        found.append((tokens, [*each, {"size": size}]))
+    return found
+
+
+def read(tokens: int, phases: list[dict[str, Any]], steps: int) -> list[int]:
+    """Return the sizes of a run's batches: each phase goes on until the run has made so many steps or read so much."""
+    samples, sizes, left = 0, list[int](), list(phases)
+
+    def ended(until: Any) -> bool:
+        number, _, unit = str(until).partition(" ")
+        has = {"": len(sizes), "samples": samples, "tokens": samples}[unit]
+        return has >= int(number) // (tokens if unit == "tokens" else 1)
+
+    while len(sizes) < steps:
+        while "until" in left[0] and ended(left[0]["until"]):
+            left.pop(0)
+        sizes.append(left[0]["size"])
+        samples += sizes[-1]
+    return sizes
+
+
+def test_phases_are_those_of_a_loop() -> None:
+    valid = 0
+    for tokens, given in listed(60):
+        try:
+            sizes = BatchSizes(begins_of_phases(given, tokens))
+        except Mistakes as error:
+            assert "after the end" in error.wrong  # iterations and samples of different phases cross
+            continue
+        valid, expected = valid + 1, read(tokens, given, 200)
+        assert [sizes.of_iteration(each) for each in range(200)] == expected, given
+        assert [sizes.samples_after(each) for each in range(200)] == [sum(expected[:each]) for each in range(200)]
+    assert valid > 30
+
+
+def test_tokens_are_rounded_down_to_samples_as_in_megatron_lm() -> None:
+    """`0:4 1K:16` of --step-batch-size-schedule."""
+    sizes = BatchSizes.with_ramp(16, None, [{"until": "1K tokens", "size": 4}, {"size": 16}], 16)
+    assert sizes.begins == [(0, 4), (62, 16)] and [sizes.after(each) for each in (60, 61, 62)] == [4, 4, 16]
+
+
+@pytest.mark.parametrize(
+    ("phases", "count"),
+    [
+        ([{"until": 3, "size": 2}, 4, {"until": "x", "sise": 1}, {"size": 8}], 4),
+        ([{"until": "30%", "size": 2}, {"size": 8}], 1),
+        ([{"until": 3, "size": 2}, {"until": 9, "size": 8}], 1),
+        ([{"size": 2}, {"size": True}], 2),
+        ([{"until": 3, "size": 8}, {"size": 8}], 1),
+        ([{"until": 3, "size": 2}, {"until": "6 samples", "size": 4}, {"size": 8}], 1),
+    ],
+)
+def test_everything_that_is_wrong_is_found(phases: list[Any], count: int) -> None:
+    with pytest.raises(Mistakes) as found:
+        begins_of_phases(phases, 16)
+    assert len(found.value.problems) == count
+    assert not BatchSizes.with_ramp(8, None, phases, 16).changes

@@ -99,6 +99,17 @@ def test_a_setting_as_flags(parser: argparse.ArgumentParser, text: str, expected
     assert {name: found[name] for name in expected} == expected
 
 
+def test_the_sizes_of_a_batch_by_phases() -> None:
+    phases = "{train_samples: 999, train_batch_size: 64, batch_size_schedule: [{until: 3, size: 16}, {size: 64}]}"
+    files = [File("shape.yml", SHAPE.replace("train_iters: 100", "")), File("my.yml", phases)]
+    flags = megatron_flags(complete(draft(files), 8))
+    assert flags[flags.index("--step-batch-size-schedule") + 1] == f"0:16 {3 * 16 * 32}:64"
+    assert "--global-batch-size" not in flags
+    in_iterations = configured(phases.replace("train_samples: 999, ", ""), gpus=8)
+    [problem] = refused(megatron_flags, in_iterations)
+    assert problem.about == ("batch_size_schedule", "train_iters")
+
+
 def test_datasets_with_weights(parser: argparse.ArgumentParser) -> None:
     text = "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: 'c', test_data_paths: [d]}"
     texts = [File("shape.yml", SHAPE.replace("data_path: my_text_document", "")), File("my.yml", text)]

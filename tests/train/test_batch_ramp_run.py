@@ -114,3 +114,37 @@ def test_it_continues_in_the_middle_of_the_ramp(
         assert evaluated[0] == evaluated[1]
     else:  # sums of gradients in another order
         assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+#: The sizes of RAMP, with ends in samples, iterations and tokens.
+PHASES: dict[str, Any] = {
+    "rampup_batch_size": None,
+    "batch_size_schedule": [
+        {"until": f"{SIZES.begins[1][0]} samples", "size": 4},
+        {"until": SIZES.stages[2].iteration, "size": 8},
+        {"until": f"{SIZES.begins[3][0] * 32} tokens", "size": 12},
+        {"size": 16},
+    ],
+}
+
+
+@pytest.mark.shows("batch_size_schedule")
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        pytest.param("one rank", "one rank", marks=pytest.mark.slow),
+        pytest.param("one rank", "dp2, ZeRO-2", marks=pytest.mark.slow),
+        pytest.param("dp2, ZeRO-3", "pipeline", marks=pytest.mark.slow),
+    ],
+)
+def test_phases_of_the_same_sizes_are_the_same_run(
+    tmp_path: Path, whole: tuple[Path, list[int]], first: str, then: str
+) -> None:
+    saves = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt"), **PHASES}
+    read = run(tmp_path, first, exit_interval=MIDDLE, **saves) + run(tmp_path, then, **saves)
+    assert read == whole[1]
+    rows, expected = step_rows(tmp_path), step_rows(whole[0])
+    near = 0.0 if first == then else 1e-5
+    for name in ("batch", "samples", "lr"):
+        assert [row[name] for row in rows] == [row[name] for row in expected], name
+    assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in expected], abs=near, rel=0)

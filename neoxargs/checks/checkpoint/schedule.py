@@ -11,7 +11,7 @@ from typing import Any
 
 from neoxargs.base.problems import Place, Problem
 from neoxargs.config.config import Config
-from neoxargs.facts.batch_sizes import RAMP, BatchSizes
+from neoxargs.facts.batch_sizes import PHASES, RAMP, BatchSizes
 from neoxargs.facts.lr_schedule import Get, LearningRateCurve, differing
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
@@ -60,7 +60,7 @@ def _wrong_length(config: Config, saved: Mapping[str, Any], here: BatchSizes) ->
     """Return the error of a wrong number of steps. here: the batch sizes after the checkpoint's position."""
     epochs, steps = config.training.train_epochs, config.training.train_iters
     wanted = BatchSizes.of(config.get).samples_after(steps)
-    name = next((name for name in ("train_batch_size", RAMP) if saved.get(name) != config.get(name)), RAMP)
+    name = next((name for name in ("train_batch_size", RAMP, PHASES) if saved.get(name) != config.get(name)), RAMP)
     before, now = (f"{each:,}" if isinstance(each, int) else each for each in (saved.get(name), config.get(name)))
     what = (
         f"train_epochs ({epochs}) is {steps:,} steps with {name} ({now}), but the first {here.iteration:,} "

@@ -8,7 +8,7 @@ from typing import Any
 from neoxargs.base.record import Record, replace
 from neoxargs.commands.verify.token_data import data_values
 from neoxargs.config.config import Config
-from neoxargs.facts.batch_sizes import RAMP, BatchSizes
+from neoxargs.facts.batch_sizes import PHASES, RAMP, BatchSizes
 from neoxargs.facts.lr_phases import LEFT
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.resolve import Draft, complete
@@ -187,7 +187,11 @@ def _batch(config: Config, replicas: int) -> Values:
     accumulates = not config.is_set("gradient_accumulation_steps") or config.batch.gradient_accumulation_steps > 1
     micro, steps = 2, 2 if accumulates else 1
     unit = micro * replicas
-    ramp = {RAMP: [unit, unit, STEPS // 4 * unit]} if BatchSizes.of(config.get).changes else {}
+    ramp: Values = {}
+    if config.get(RAMP):
+        ramp = {RAMP: [unit, unit, STEPS // 4 * unit]}
+    elif BatchSizes.of(config.get).changes:
+        ramp = {PHASES: [{"until": STEPS // 4, "size": unit}, {"size": steps * unit}]} if steps > 1 else {PHASES: None}
     return {"train_batch_size": steps * unit, MICRO: micro, "gradient_accumulation_steps": steps, **ramp}
 
 

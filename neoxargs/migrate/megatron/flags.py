@@ -119,6 +119,7 @@ SPECIAL: dict[str, Row] = {
     "save-interval": Row(computed_flags.save_interval, "checkpoint_factor"),
     "exit-interval": Row(computed_flags.exit_interval, "exit_interval"),
     "rampup-batch-size": Row(lengths.ramp, "rampup_batch_size", takes="many"),
+    "step-batch-size-schedule": Row(lengths.batch_phases, "batch_size_schedule", takes="many"),
     "train-samples": Row(lengths.samples("train_samples", "train_iters"), "train_iters"),
     "train-tokens": Row(lengths.train_tokens, "train_iters"),
     "lr-decay-samples": Row(lengths.samples("lr_decay_samples", "lr_decay_iters"), "lr_decay_iters"),

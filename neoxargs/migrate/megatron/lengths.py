@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neoxargs.facts.batch_sizes import RAMP
+from neoxargs.facts.batch_sizes import PHASES, RAMP
+from neoxargs.facts.length_units import length as length_of
 from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.resolve.yaml.nodes import read_plain
 
@@ -29,13 +30,27 @@ def ramp(reading: Reading, option: Option) -> None:
     reading.set_from(option, RAMP, [read_plain(word.text) for word in option.values])
 
 
+def batch_phases(reading: Reading, option: Option) -> None:
+    """Read `0:768 250B:1536`: tokens after which a batch has a size, and that size."""
+    pairs = [pair.partition(":") for word in option.values for pair in word.text.split()]
+    begins, sizes = [begin for begin, _, _ in pairs], [read_plain(size) for _, _, size in pairs]
+    ends = [f"{end} tokens" for end in begins[1:]]
+    if begins[:1] != ["0"] or None in map(length_of, ends) or not all(isinstance(size, int) for size in sizes):
+        hint = f"set {PHASES} in the new file to the sizes of the batch, and where each ends"
+        reading.leave_to_write(option, PHASES, hint)
+        return
+    listed = [{"until": end, "size": size} for end, size in zip(ends, sizes[:-1], strict=True)]
+    reading.set(PHASES, [*listed, {"size": sizes[-1]}])
+    reading.set("train_batch_size", sizes[-1])
+
+
 def samples(name: str, in_iterations: str) -> Callable[[Reading, Option], None]:
     """Keep a number of samples with a ramp of the batch, and convert it to iterations otherwise. Tokens become them."""
 
     def read(reading: Reading, option: Option) -> None:
         total, unit = reading.number(option.name), option.name.rpartition("-")[2]
         found = _converted(reading, total, unit, "samples")
-        if "rampup-batch-size" not in reading.options:
+        if not reading.options.keys() & {"rampup-batch-size", "step-batch-size-schedule"}:
             length(in_iterations)(reading, option)
         elif not found:
             reading.leave_to_write(option, name, f"set {name} in the new file")

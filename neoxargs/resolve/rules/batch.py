@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from neoxargs.base.problems import listed
-from neoxargs.facts.batch_sizes import PARTS, RAMP, BatchSizes
+from neoxargs.facts.batch_sizes import PARTS, PHASES, RAMP, BatchSizes, begins_of_phases
 from neoxargs.facts.layout import ranks_of_replica
+from neoxargs.facts.mistakes import Mistakes
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
@@ -116,9 +118,55 @@ def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[in
 
 
 @check
+def batch_phases_have_whole_micro_batches(
+    batch_size_schedule: Sequence[Any] | None, rampup_batch_size: Sequence[int] | None, train_batch_size: int,
+    gradient_accumulation_steps: int, seq_length: int,
+) -> Finding | None:  # fmt: skip
+    """batch_size_schedule lists the sizes of the batch in their order, up to train_batch_size, and each batch consists
+    of whole micro batches on every data parallel rank.
+
+        train_batch_size: 64
+        train_micro_batch_size_per_gpu: 4
+        batch_size_schedule: [{until: 1000, size: 10}, {until: 5M samples, size: 32}, {size: 48}]
+    """
+    if batch_size_schedule is None:
+        return None
+    if rampup_batch_size is not None:
+        what = f"{PHASES} and {RAMP} both set the sizes of the batch"
+        return refuse(what, "remove one of them", about=[PHASES, RAMP])
+    if not batch_size_schedule:
+        return refuse(f"{PHASES} has no phases", "remove it, or list at least one phase", about=[PHASES])
+    try:
+        sizes = [size for _, size in begins_of_phases(batch_size_schedule, seq_length)]
+    except Mistakes as error:
+        return refuse(f"{PHASES}, {error.wrong}", error.advice, about=[PHASES])
+    unit, wrong = train_batch_size // gradient_accumulation_steps, list[tuple[str, str, str]]()
+    for number, size in enumerate(sizes, 1):
+        if size % unit:
+            what = f"size ({size}) is no multiple of {MICRO} x {RANKS} ({unit})"
+            wrong.append((f"phase {number}", what, f"set it to {nearest(size, unit)}"))
+    if sizes[-1] != train_batch_size and not wrong:
+        what = f"size ({sizes[-1]}) must be {TOTAL} ({train_batch_size})"
+        hint = f"set {TOTAL}: {sizes[-1]}, or end with a phase of {train_batch_size} samples"
+        wrong.append((f"phase {len(sizes)}", what, hint))
+    if not wrong:
+        return None
+    found = Mistakes(wrong)
+    return refuse(f"{PHASES}, {found.wrong}", found.advice, about=[PHASES, TOTAL, MICRO])
+
+
+def _sizes_and_name(
+    batch: int, ramp: Sequence[int] | None, phases: Sequence[Any] | None, tokens: int
+) -> tuple[BatchSizes, str]:
+    """Return the batch sizes, and the parameter that changes them."""
+    return BatchSizes.with_ramp(batch, ramp, phases, tokens), RAMP if phases is None else PHASES
+
+
+@check
 def batch_ramp_ends_before_the_run(
-    rampup_batch_size: Sequence[int] | None, train_batch_size: int, train_iters: int, written: Collection[str]
-) -> Finding | None:
+    rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None, train_batch_size: int,
+    seq_length: int, train_iters: int, written: Collection[str],
+) -> Finding | None:  # fmt: skip
     """A ramp is for the beginning of a run. If the run ends before it, no batch has train_batch_size samples, for which
     the learning rate was chosen; that happens when a run is shortened, or when samples are taken for iterations.
 
@@ -126,20 +174,21 @@ def batch_ramp_ends_before_the_run(
         train_iters: 10
         rampup_batch_size: [16, 16, 10000]
     """
-    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    sizes, name = _sizes_and_name(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     if not sizes.changes or sizes.of_iteration(train_iters - 1) == sizes.last:
         return None
     reached, samples = sizes.of_iteration(train_iters - 1), sizes.samples_after(train_iters)
     what = f"the run ends before the ramp of the batch: its {train_iters} iterations read {samples} samples, and "
-    what += f"{RAMP} reaches {train_batch_size} after {sizes.begins[-1][0]}; the last batch has {reached} samples"
-    hint = f"set the last number of {RAMP} to less than {samples}, or increase train_iters"
-    return warn(what, hint, about=[RAMP, *(name for name in LENGTH if name in written)])
+    what += f"{name} reaches {train_batch_size} after {sizes.begins[-1][0]}; the last batch has {reached} samples"
+    end = f"the last number of {RAMP}" if name == RAMP else "the last until"
+    hint = f"set {end} to less than {samples}{' samples' * (name != RAMP)}, or increase train_iters"
+    return warn(what, hint, about=[name, *(name for name in LENGTH if name in written)])
 
 
 @check
 def batch_ramp_keeps_the_pipeline_busy(
-    rampup_batch_size: Sequence[int] | None, train_batch_size: int, gradient_accumulation_steps: int,
-    pipe_parallel_size: int, train_iters: int,
+    rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None, train_batch_size: int,
+    seq_length: int, gradient_accumulation_steps: int, pipe_parallel_size: int, train_iters: int,
 ) -> Finding | None:  # fmt: skip
     """A step of a pipeline with p stages and m micro batches takes as long as m + p - 1 micro batches. The small
     batches of a ramp have few micro batches and make many steps, so that a long ramp can take much more time than the
@@ -151,7 +200,7 @@ def batch_ramp_keeps_the_pipeline_busy(
         train_iters: 1000
         rampup_batch_size: [2, 2, 20000]
     """
-    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    sizes, name = _sizes_and_name(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     if not sizes.changes or pipe_parallel_size < 2:
         return None
     unit, fill = train_batch_size // gradient_accumulation_steps, pipe_parallel_size - 1
@@ -159,13 +208,13 @@ def batch_ramp_keeps_the_pipeline_busy(
     full = sizes.samples_after(train_iters) / train_batch_size * (gradient_accumulation_steps + fill)
     if time / full - 1 < LONGER:
         return None
-    what = f"{RAMP} makes the run about {time / full - 1:.0%} longer than full batches would, because the "
+    what = f"{name} makes the run about {time / full - 1:.0%} longer than full batches would, because the "
     what += f"{pipe_parallel_size} pipeline stages wait in small batches: the first have {sizes.first // unit} micro "
     what += f"batch{'es' * (sizes.first > unit)}"
     start = max(2 * pipe_parallel_size * unit, 2 * sizes.first)
     larger = f"start with a larger batch, such as {start}, or " if start < train_batch_size else ""
     hint = f"{larger}ramp over fewer samples"
-    return warn(what, hint, about=[RAMP, "pipe_parallel_size"])
+    return warn(what, hint, about=[name, "pipe_parallel_size"])
 
 
 def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, ranks: int) -> tuple[int, int, int]:

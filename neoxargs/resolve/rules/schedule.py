@@ -44,6 +44,8 @@ def train_length_given_once(
     samples_per_epoch: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
+    batch_size_schedule: Sequence[Any] | None,
+    seq_length: int,
 ) -> int | None:
     """train_samples, or train_epochs x the samples of one epoch, / train_batch_size, rounded down; with a ramp, more
 
@@ -62,7 +64,7 @@ def train_length_given_once(
         about = [name for name, length in lengths.items() if length is not None]
         what = f"{listed(given, 'and')} {'both' if len(given) == 2 else 'all'} set the run length"
         raise Contradiction(what, "remove one of them" if len(given) == 2 else "keep one of them", about)
-    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     if train_epochs is not None:
         return _steps(train_epochs, samples_per_epoch, sizes)
     if train_samples is not None and train_samples < sizes.first:
@@ -78,7 +80,7 @@ def _steps(train_epochs: int, samples_per_epoch: int, sizes: BatchSizes) -> int:
         advice = "tokenise the text with `deepy data` and set data_path or train_data_paths, or set train_iters instead"
         raise Contradiction(what, advice, about=["train_epochs"])
     if train_epochs * samples_per_epoch < sizes.first:
-        batch = "the first batch of rampup_batch_size" if sizes.changes else "train_batch_size"
+        batch = "the first batch" if sizes.changes else "train_batch_size"
         what = f"train_epochs ({train_epochs}) x samples per epoch ({samples_per_epoch:,}) is less than {batch} "
         raise Contradiction(
             f"{what}({sizes.first})", "increase train_epochs, or decrease the batch size",
@@ -127,6 +129,8 @@ def lr_decay_length_given_once(
     train_iters: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
+    batch_size_schedule: Sequence[Any] | None,
+    seq_length: int,
 ) -> int:
     """the learning rate decays until the end of training, or over lr_decay_fraction of the iterations
 
@@ -142,7 +146,7 @@ def lr_decay_length_given_once(
             what = f"{listed([f'lr_decay_samples ({lr_decay_samples})', *also], 'and')} set the length of the decay"
             names = [name for name, value in others.items() if value is not None]
             raise Contradiction(what, "keep one of them", ["lr_decay_samples", *names])
-        sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size)
+        sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
         return max(1, sizes.iterations_in(lr_decay_samples))
     if lr_decay_fraction is None:
         return lr_decay_iters or train_iters
@@ -237,6 +241,7 @@ def lr_schedule_has_valid_phases(
     train_iters: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
+    batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
 ) -> Finding | None:
     """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
@@ -249,14 +254,18 @@ def lr_schedule_has_valid_phases(
     if not lr_schedule:
         return refuse("lr_schedule has no phases", "remove it, or list at least one phase", about=["lr_schedule"])
     try:
-        lr_phases.phases(lr_schedule, lr, _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length))
+        lr_phases.phases(
+            lr_schedule, lr, _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
+        )
     except Mistakes as error:
         return refuse(f"lr_schedule, {error.wrong}", error.advice, about=["lr_schedule"])
     return None
 
 
-def _sizes(train_iters: int, batch: int, ramp: Sequence[int] | None, seq_length: int) -> Sizes:
-    return Sizes(train_iters, BatchSizes.with_ramp(batch, ramp), seq_length)
+def _sizes(
+    train_iters: int, batch: int, ramp: Sequence[int] | None, phases: Sequence[Any] | None, seq_length: int
+) -> Sizes:
+    return Sizes(train_iters, BatchSizes.with_ramp(batch, ramp, phases, seq_length), seq_length)
 
 
 def _valid_phases(lr_schedule: Sequence[Any] | None, lr: float, sizes: Sizes) -> Sequence[lr_phases.Phase]:
@@ -274,6 +283,7 @@ def lr_schedule_reaches_the_end_of_the_run(
     train_iters: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
+    batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
 ) -> Finding | None:
     """After its last phase, the learning rate stays where it is. If that is 0, the rest of the run takes time, but
@@ -282,7 +292,7 @@ def lr_schedule_reaches_the_end_of_the_run(
         lr_schedule: [{style: linear, until: 1, from: 0, to: 0.001}, {style: cosine, until: 50, to: 0}]
         train_iters: 1000
     """
-    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length)
+    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     found = _valid_phases(lr_schedule, lr, sizes)
     if not found or found[-1].until >= train_iters or found[-1].end > 0:
         return None
@@ -300,6 +310,7 @@ def lr_is_the_highest_rate_of_lr_schedule(
     train_iters: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
+    batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
 ) -> Finding | None:
     """lr is the highest learning rate of a run: what other checks judge, and what a reader of the file expects. A phase
@@ -308,7 +319,7 @@ def lr_is_the_highest_rate_of_lr_schedule(
         lr: 0.001
         lr_schedule: [{style: linear, until: 10, from: 0, to: 0.01}, {style: cosine, to: 0}]
     """
-    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, seq_length)
+    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     found = _valid_phases(lr_schedule, lr, sizes)
     highest = max((rate for phase in found for rate in phase[2:]), default=0.0)
     if highest <= lr:

@@ -220,6 +220,16 @@ def test_a_ramp_of_the_batch_is_kept_with_lengths_in_samples(lengths: str) -> No
     assert "rampup" not in " ".join(problem.what for problem in result.problems)
 
 
+@pytest.mark.parametrize("words", ["'0:8 4K:16 8K:32'", "0:8 4K:16 8K:32"])
+def test_the_sizes_of_a_batch_by_phases_are_kept(words: str) -> None:
+    flags = f"{SIZES.replace('--train-iters 9', '')} --train-samples 6500 --step-batch-size-schedule {words}"
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {flags}"))
+    config = yaml.safe_load(result.text)
+    phases = [{"until": "4K tokens", "size": 8}, {"until": "8K tokens", "size": 16}, {"size": 32}]
+    assert (config["batch_size_schedule"], config["train_batch_size"], config["train_samples"]) == (phases, 32, 6500)
+    assert "TODO" not in result.text and "train_iters" not in config
+
+
 def test_inverse_square_root_is_kept() -> None:
     script = f"python pretrain_gpt.py {SIZES} --lr-decay-style inverse-square-root"
     assert yaml.safe_load(convert_script(Text("run.sh", script)).text)["lr_decay_style"] == "inverse-square-root"
