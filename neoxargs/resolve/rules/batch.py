@@ -127,7 +127,7 @@ def batch_phases_have_whole_micro_batches(
 
         train_batch_size: 64
         train_micro_batch_size_per_gpu: 4
-        batch_size_schedule: [{until: 1000, size: 10}, {until: 5M samples, size: 32}, {size: 48}]
+        batch_size_schedule: [{until: 5, size: 10}, {until: 500 samples, size: 32}, {size: 48}]
     """
     if batch_size_schedule is None:
         return None
