@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.length_units import UNITS as UNITS
 from neoxargs.facts.length_units import length
 
 

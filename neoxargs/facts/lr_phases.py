@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
-from neoxargs.facts.lengths import UNITS, Sizes, iterations
+from neoxargs.facts.length_units import UNITS
+from neoxargs.facts.lengths import Sizes, iterations
 from neoxargs.facts.mistakes import Mistakes
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are

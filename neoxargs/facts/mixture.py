@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Problem, did_you_mean
 from neoxargs.facts.data import added
-from neoxargs.facts.lengths import UNITS, Sizes, samples
+from neoxargs.facts.length_units import UNITS
+from neoxargs.facts.lengths import Sizes, samples
 from neoxargs.facts.lr_phases import CONSTANT, LEFT
 from neoxargs.facts.mistakes import Mistakes
 

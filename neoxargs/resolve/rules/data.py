@@ -144,7 +144,7 @@ def validation_replaces_other_validation_data(
 
 
 @check
-def train_data_mixture_has_valid_phases(
+def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what lengths are converted with
     train_data_mixture: Sequence[Any] | None,
     data_path: Blend,
     train_data_paths: Paths,
@@ -152,6 +152,7 @@ def train_data_mixture_has_valid_phases(
     train_iters: int,
     train_batch_size: int,
     rampup_batch_size: Sequence[int] | None,
+    batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
 ) -> Finding | None:
     """train_data_mixture lists phases with the weights of the datasets. A phase that is not understood would train on
@@ -167,7 +168,8 @@ def train_data_mixture_has_valid_phases(
     about = ["train_data_mixture"]
     if not train_data_mixture:
         return refuse("train_data_mixture has no phases", "remove it, or list at least one phase", about)
-    sizes = Sizes(train_iters, BatchSizes.with_ramp(train_batch_size, rampup_batch_size), seq_length)
+    batches = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
+    sizes = Sizes(train_iters, batches, seq_length)
     try:
         mixture.phases(train_data_mixture, _datasets(data_path, train_data_paths, pos_train_data_paths), sizes)
     except Mistakes as error:
