@@ -77,7 +77,7 @@ class Loop:
         if self.position.iteration == 0 and self._steps_left():
             self._report(self.evaluations.before_training())
         # Until the last checkpoint is complete: a launcher may forward a signal after the ranks have received it.
-        with self.stop:
+        with self.stop, self.spent.measuring():
             while self._steps_left() and not self.reason:
                 iteration = self.position.iteration + 1
                 self.progress.step(iteration)

@@ -125,7 +125,10 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
     sizes, every = BatchSizes.of(config.get), read_every(config, process.device)
     is_idle = torch.cuda.current_stream().query if setup.on_gpu() else None
-    spent = Spent(described.planned if process.main else None, described.tokens_per_sample, is_idle)
+    # On GPUs, messages are queued like computation; those of compiled layers are in their graphs.
+    with_messages = not setup.on_gpu() and process.world_size > 1 and not config.fusion.compile_layers
+    planned = described.planned if process.main else None
+    spent = Spent(planned, described.tokens_per_sample, is_idle, with_messages=with_messages)
     return Loop(
         config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every,
         spent,

@@ -12,16 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from neoxargs.train.process.messages import OPERATIONS
 from neoxargs.train.process.shared_memory import Channel
 
-#: The methods of a process group that communicate; of two names of one operation, torch.distributed calls one.
-OPERATORS = (
-    "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced", "all_to_all_single",
-    "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
-    "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource",
-    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced", "scatter", "send",
-)  # fmt: skip
+#: The methods of a process group that communicate.
+OPERATORS = OPERATIONS[dist.ProcessGroup]
 #: What compiled graphs call. The compiler itself must find them unchanged.
 FUNCTIONAL = ("all_gather_into_tensor", "all_reduce", "all_reduce_", "reduce_scatter_tensor")
 

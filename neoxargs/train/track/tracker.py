@@ -135,8 +135,8 @@ class Comparison:
     iteration: int
     steps: int
     parts: Mapping[str, float]
-    """What a step was spent on -> seconds: first what the plan is of, computation and messages, then what it leaves
-    out: data, saving, evaluation and the rest."""
+    """What a step was spent on -> seconds: computation and messages, of which the plan is, and what it leaves out:
+    data, saving, evaluation and the rest."""
     planned: Planned
 
     @property

@@ -19,14 +19,18 @@ from neoxargs.targets.wire_format import script_arguments
 from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.loop import Loop
+from neoxargs.train.process import messages
 from neoxargs.train.track import Tracker
 from neoxargs.train.track.against_plan import (
+    COMPUTE,
     DATA,
     EVALUATION,
+    MESSAGES,
     OTHER,
     SAVING,
     STEPS,
     Spent,
+    expected,
     line,
     section,
     verdict,
@@ -77,13 +81,14 @@ def compared(
     planned: Planned | None = PLANNED,
     iterations: int = 40,
     is_idle: Callable[[], bool] | None = None,
+    with_messages: bool = False,
     **seconds: float,
 ) -> list[Comparison]:
     """The comparisons of a run that saves every 10 iterations, and evaluates every 20."""
     clock = Clock(**{"compute": 9.5} | seconds)
     monkeypatch.setattr("neoxargs.train.loop.time.perf_counter", clock)
     run = loop(train_iters=iterations, save="x", checkpoint_factor=10, eval_interval=20)
-    run.spent = Spent(planned, tokens_per_sample=8, is_idle=is_idle, clock=clock)
+    run.spent = Spent(planned, tokens_per_sample=8, is_idle=is_idle, clock=clock, with_messages=with_messages)
     plant(run, clock)
     run.trackers.each.append(found := Comparisons(clock))
     run.run()
@@ -94,7 +99,7 @@ def plant(run: Loop, clock: Clock) -> None:
     """Let time pass in the loader, the engine, its evaluations and the saver."""
     engine, data, saver = run.trainer, run.data, run.saves.saver
     assert isinstance(engine, Engine) and isinstance(data, Data) and isinstance(saver, Saver)
-    take, evaluate, save = engine.take_step, engine.evaluate, saver.save
+    link, take, evaluate, save = Link(clock), engine.take_step, engine.evaluate, saver.save
 
     def batches(consumed: int) -> Iterator[Any]:
         while True:
@@ -104,10 +109,13 @@ def plant(run: Loop, clock: Clock) -> None:
     def timed_step(batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
         next(batches)
         clock.spend("compute")
+        link.send()
+        link.relay()
         return take(batches, told, samples)
 
     def timed_evaluation(batches: Any, count: int) -> HeldOut:
         clock.spend("evaluate")
+        link.send()
         return evaluate(batches, count)
 
     def timed_save(position: Position) -> Saved:
@@ -137,6 +145,30 @@ def test_a_planted_delay_is_named(planted: str, named: str, of_a_step: float, mo
     nothing = dict.fromkeys((DATA, SAVING, EVALUATION, OTHER), 0)
     assert early.parts == pytest.approx({"compute and messages": 9.5, **nothing, named: 20})
     assert f"most of it {named}" in line(early)
+
+
+class Link:
+    """Sends nothing, in the time that is planted."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def send(self) -> None:
+        self.clock.spend("message")
+
+    def relay(self) -> None:
+        self.send()
+
+
+def test_messages_are_measured_within_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not twice, where one operation calls another; afterwards, nothing is measured."""
+    monkeypatch.setattr(messages, "OPERATIONS", {Link: ("send", "relay")})
+    send = Link.send
+    found = compared(monkeypatch, with_messages=True, message=10.0)[0]
+    assert found.parts == {COMPUTE: 9.5, MESSAGES: 20.0, DATA: 0, SAVING: 0, EVALUATION: 0.5, OTHER: 0}
+    assert expected(found) == {COMPUTE: 7.0, MESSAGES: 2.5}
+    assert verdict(found).partition(":")[0].endswith("most of it messages")
+    assert Link.send is send
 
 
 def test_a_wrong_plan_is_a_difference_in_computation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,5 +252,9 @@ def test_a_run_of_two_ranks_compares_on_the_first(tmp_path: Path) -> None:
     assert [(row["step"], row["steps"]) for row in found] == [(23, 20), (24, 21)]
     for row in found:
         assert row["verdict"].startswith("slower than planned") and row["seconds"] > sum(row["planned_parts"].values())
-        assert min(row["parts"].values()) > 0 and row["seconds"] == pytest.approx(sum(row["parts"].values()), rel=0.01)
+        assert (
+            [*row["planned_parts"]] == [COMPUTE, MESSAGES]
+            and min(row["parts"].values()) > 0
+            and row["seconds"] == pytest.approx(sum(row["parts"].values()), rel=0.01)
+        )
     assert "Planned and measured" in (tmp_path / "out" / "report.html").read_text()
