@@ -65,6 +65,21 @@ def is_weight(text: str) -> bool:
     return re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text) is not None
 
 
+def split_proportions(split: str | Sequence[float]) -> list[float] | None:
+    """Return the up to three numbers of `969, 30, 1`, `90/10` or a list; None for anything else."""
+    try:
+        parts = split.replace("/", ",").split(",") if isinstance(split, str) else split
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        return None
+    return numbers if len(numbers) <= 3 and all(number >= 0 for number in numbers) else None
+
+
+def shares(split: str | Sequence[float]) -> list[float]:
+    """Return the proportions of training, validation and test data; 0 for what is not written or cannot be read."""
+    return [*(split_proportions(split) or ()), 0.0, 0.0, 0.0][:3]
+
+
 def label_pairs(paths: Paths, labels: Paths) -> list[tuple[str, str]]:
     """Return the token files of a split, each with its label file."""
     return list(zip(path_list(paths), path_list(labels), strict=False))

@@ -58,10 +58,12 @@ def _wrong(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a set, and what to write instead."""
     if not re.fullmatch(r"[\w.-]+", name):
         yield "this is no name of a set", "use letters, digits, '.', '_' and '-'"
-    for key in (key for key in given if key not in KEYS):
-        yield f"unknown key: {key}", did_you_mean(str(key), KEYS) or f"a set has the keys {', '.join(KEYS)}"
+    unknown = {key: did_you_mean(str(key), KEYS) for key in given if key not in KEYS}
+    for key, meant in unknown.items():
+        yield f"unknown key: {key}", meant or f"a set has the keys {', '.join(KEYS)}"
     if not _are_paths(given.get("data_paths")):
-        yield "data_paths names no token files", "write data_paths: PREFIX, or a list of prefixes"
+        if not any("data_paths" in meant for meant in unknown.values()):
+            yield "data_paths names no token files", "write data_paths: PREFIX, or a list of prefixes"
         return
     count = len(path_list(given["data_paths"]))
     for key, valid, what in (

@@ -22,6 +22,7 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
+from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 if TYPE_CHECKING:
@@ -381,11 +382,19 @@ class Partial:
         about = finding.about or read
         places = self.places_of(about) or [self.places[name] for name in read if name in self.places]
         places = list(dict.fromkeys(places or self.places_of(read)))[:MAX_PLACES]
+        if finding.inside and (key := self.place_inside(about[0], finding.inside)):
+            places = [key]
         where, also = places[0] if places else None, tuple(places[1:])
         problem = Problem(
             finding.sentence, where, finding.advice, also, finding.severity, id=finding.id or rule_id, about=about
         )
         self.problems.append((self.position, problem))
+
+    def place_inside(self, name: str, key: str) -> Place | None:
+        """Return the place of a key in the value of a parameter, None for a value that has no places."""
+        entry = self.draft.sets.parameters.get(name) or self.draft.entries.parameters.get(name)
+        within = entry.value.entries if entry and isinstance(entry.value, MappingNode) else []
+        return next((each.place for each in within if each.key == key and each.place.file), None)
 
     def places_of(self, names: Iterable[str]) -> list[Place]:
         """Return the places of parameters; places of values that they derive from come last."""

@@ -14,6 +14,7 @@ WRONG: list[Any] = [
     {"a/b": "x"},
     {"a": {}},
     {"a": {"data_path": "x"}},
+    {"a": {"files": "x"}},
     {"a": {"data_paths": "x", "wait": 2}},
     {"a": 3, "b": []},
     {"a": {"data_paths": "x", "weight": 0}},

@@ -58,6 +58,7 @@ from neoxargs.files.token_files.sources import (
     is_label_file,
     named_token_files,
     prefixes,
+    sets_with,
 )
 from neoxargs.files.tokenizer_folder import end_of_document, folder_of
 from neoxargs.resolve.yaml.nodes import format_node, node_of
@@ -200,7 +201,8 @@ def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[
         damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
         yield from damage or _other_content(config, name, prefix)
         return
-    what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
+    sets = sets_with(prefix, config.get) if name == "validation" else []
+    what = f"{', '.join((name, *sets))}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
     hint = _token_file_hint(config, name, prefix, absent)
     yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
 

@@ -195,6 +195,11 @@ def named_token_files(get: Callable[[str], Any], name: str = "") -> Iterator[tup
         yield from ((each, path) for path in paths)
 
 
+def sets_with(prefix: str, get: Callable[[str], Any]) -> list[str]:
+    """Return the names of the sets of `validation` that a token file or a label file belongs to."""
+    return [each.name for each in validation_sets(get("validation")) if prefix in (*each.paths, *each.labels)]
+
+
 def is_label_file(name: str, prefix: str, get: Callable[[str], Any]) -> bool:
     """Whether a prefix that a parameter names is that of a label file."""
     if name == "validation":

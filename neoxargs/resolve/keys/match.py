@@ -32,7 +32,7 @@ class Key(Record):
 class Match(Record):
     """What an unknown key was probably meant to be."""
 
-    found_by: Literal["letters", "other program", "same word", "similar"]
+    found_by: Literal["letters", "inside a value", "other program", "same word", "similar"]
     advice: str
     """What to write instead, for the hint."""
     meant: tuple[str, ...] = ()

@@ -89,6 +89,19 @@ def _another_programs(key: Key) -> Match | None:
     return Match("other program", _instead(other), meant) if other else None
 
 
+def _inside_a_value(key: Key) -> Match | None:
+    """Match a key in the value of a parameter that is a mapping: `validation.code.weight`."""
+    parts = key.name.split(".")
+    for end in range(1, len(parts)):
+        parameter = REGISTRY.find(".".join(parts[:end]))
+        if parameter and "dict" in parameter.annotation:
+            whole = f"--set '{parameter.name}={{KEY: VALUE}}'"
+            advice = f"the value of {parameter.name} can only be set as a whole, in a file or with {whole}"
+            advice += f"; `deepy explain {parameter.name}` describes it"
+            return Match("inside a value", advice, (parameter.name,))
+    return None
+
+
 def _instead(other: OtherKey) -> str:
     """Return the hint for another program's key: the program, and what to do instead."""
     ours = REGISTRY.parameters[other.counterpart] if other.counterpart else None
@@ -116,4 +129,7 @@ def _similar_of_another_program(key: Key) -> Match | None:
 
 
 #: From the most certain to the least certain.
-FINDERS = (wrong_letters, _another_programs, same_word, similar_here, similar_anywhere, _similar_of_another_program)
+FINDERS = (
+    _inside_a_value, wrong_letters, _another_programs, same_word, similar_here, similar_anywhere,
+    _similar_of_another_program,
+)  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from neoxargs.base.problems import listed
+from neoxargs.facts.data import shares
 from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 
@@ -96,6 +98,39 @@ def keep_best_checkpoints_has_an_effect(
         what += f"({checkpoint_factor:g}) is no multiple of eval_interval ({eval_interval})"
         about = ["keep_best_checkpoints", "checkpoint_factor", "eval_interval"]
         return warn(what, "set checkpoint_factor to a multiple of eval_interval", about)
+    return None
+
+
+@check
+def keep_best_checkpoints_has_validation_data(
+    save: str | None,
+    keep_best_checkpoints: int | None,
+    do_valid: bool | None,
+    data_path: object,
+    text_path: object,
+    split: str | Sequence[float],
+    validation: Mapping[str, Any] | None,
+) -> Finding | None:
+    """keep_best_checkpoints compares the validation losses of checkpoints. A run without validation data has none, and
+    the checkpoints that were meant to be kept are removed.
+
+        data_path: my_text_document
+        split: 95, 0, 5
+        save: checkpoints
+        checkpoint_factor: 10
+        eval_interval: 10
+        eval_iters: 1
+        keep_best_checkpoints: 2
+        keep_last_n_checkpoints: 2
+    """
+    if not save or not keep_best_checkpoints:
+        return None
+    if do_valid is False:
+        what = "keep_best_checkpoints has no effect: without do_valid, no checkpoint has a validation loss"
+        return warn(what, "remove do_valid", ["keep_best_checkpoints", "do_valid"])
+    if (data_path or text_path) and not validation and not shares(split)[1]:
+        what = f"keep_best_checkpoints has no effect: split ({split}) leaves no validation data"
+        return warn(what, "give validation a share of split, or set validation", ["keep_best_checkpoints", "split"])
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from neoxargs.base.problems import listed
 from neoxargs.facts import mixture
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.data import SPLITS, Paths, blend, path_list
+from neoxargs.facts.data import SPLITS, Paths, blend, path_list, shares, split_proportions
 from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_phases import CONSTANT
 from neoxargs.facts.mistakes import Mistakes
@@ -101,26 +101,34 @@ def one_source_of_data(
 
 
 @check
-def validation_names_its_sets(validation: Mapping[str, Any] | None) -> Finding | None:
+def validation_names_its_sets(validation: Mapping[str, Any] | None) -> list[Finding]:
     """validation names sets of validation data. A set that is not understood would not be evaluated, or with another
     weight than the one that was meant.
 
         validation: {code: {data_path: code_text_document}}
+        split: 98, 0, 2
     """
     if validation is None:
-        return None
+        return []
     if not validation:
-        return refuse("validation has no sets", "remove it, or name at least one set", about=["validation"])
+        return [refuse("validation has no sets", "remove it, or name at least one set", about=["validation"])]
     try:
         validation_sets(validation)
     except Mistakes as error:
-        return refuse(f"validation, {error.wrong}", error.advice, about=["validation"])
-    return None
+        return [
+            Finding(f"validation, {name}: {what}", advice, ("validation",), inside=name)
+            for name, what, advice in error.problems
+        ]
+    return []
 
 
 @check
 def validation_replaces_other_validation_data(
-    validation: Mapping[str, Any] | None, valid_data_paths: Paths, dataset_impl: str, train_impl: str
+    validation: Mapping[str, Any] | None,
+    valid_data_paths: Paths,
+    valid_label_data_paths: Paths,
+    dataset_impl: str,
+    train_impl: str,
 ) -> Finding | None:
     """validation is all of the validation data, of plain text or with labels. Other validation data would not be
     evaluated, and preference pairs have no named sets.
@@ -137,6 +145,10 @@ def validation_replaces_other_validation_data(
         return refuse(
             "validation and valid_data_paths both name validation data", advice, ["validation", "valid_data_paths"]
         )
+    if valid_label_data_paths:
+        advice = "write label_data_paths in the sets of validation, and remove valid_label_data_paths"
+        what = "valid_label_data_paths has no effect on the sets of validation, which name their own label files"
+        return refuse(what, advice, ["valid_label_data_paths", "validation"])
     if dataset_impl == "pairwise" or train_impl == "kto":
         about = ["validation", "dataset_impl" if dataset_impl == "pairwise" else "train_impl"]
         return refuse("validation cannot name the data of preference training", "use the paths of the splits", about)
@@ -253,7 +265,8 @@ def data_paths_for_every_split(
         train_data_paths: web
         valid_data_paths: books
     """
-    if validation and (train_data_paths or not test_data_paths):
+    # Without sets, it is the only mistake to report.
+    if validation is not None and (train_data_paths or not test_data_paths):
         return None
     parts = {"train": train_data_paths, "valid": valid_data_paths or validation, "test": test_data_paths}
     missing = [f"{part}_data_paths" for part, paths in parts.items() if not paths]
@@ -267,14 +280,22 @@ def data_paths_for_every_split(
     )
 
 
-def split_proportions(split: str | Sequence[float]) -> list[float] | None:
-    """Return the up to three numbers of `969, 30, 1`, `90/10` or a list; None for anything else."""
-    try:
-        parts = split.replace("/", ",").split(",") if isinstance(split, str) else split
-        numbers = [float(part) for part in parts]
-    except ValueError:
+@check
+def split_leaves_out_validation(
+    split: str | Sequence[float], data_path: object, text_path: object, validation: Mapping[str, Any] | None
+) -> Finding | None:
+    """With validation, the share of split that is meant for validation is in none of the parts: no step reads these
+    documents.
+
+        data_path: my_text_document
+        validation: {code: code_text_document}
+    """
+    train, valid, test = shares(split)
+    if not validation or not (data_path or text_path) or not train or not valid:
         return None
-    return numbers if len(numbers) <= 3 and all(number >= 0 for number in numbers) else None
+    what = f"{valid / (train + valid + test):.1%} of the documents are not used: split ({split}) has a share for "
+    what += "validation, and the sets of validation take its place"
+    return warn(what, f"set split: {train + valid:g}, 0, {test:g} to train on them", ["split", "validation"])
 
 
 @check

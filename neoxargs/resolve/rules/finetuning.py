@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import Paths, path_list
 from neoxargs.resolve.rules.rule import Finding, check, check_each_split, refuse
@@ -14,6 +17,7 @@ def SPLIT_labels_match_paths(
     train_label_data_paths: Paths,
     valid_label_data_paths: Paths,
     test_label_data_paths: Paths,
+    validation: Mapping[str, Any] | None,
 ) -> Finding | None:
     """SPLIT_label_data_paths holds the labels of SPLIT_data_paths, one file for each dataset, in the same order.
     Without labels, the loss would include the prompts; with labels in one split only, the losses of training and
@@ -22,7 +26,9 @@ def SPLIT_labels_match_paths(
 
         SPLIT_label_data_paths: labels
     """
-    labels = {"train": train_label_data_paths, "valid": valid_label_data_paths, "test": test_label_data_paths}
+    # Beside the sets of validation, another rule refuses them.
+    valid = None if validation else valid_label_data_paths
+    labels = {"train": train_label_data_paths, "valid": valid, "test": test_label_data_paths}
     data, own = path_list(SPLIT_data_paths), path_list(labels[split])
     names = [f"{split}_label_data_paths", f"{split}_data_paths"]
     if own and not data:

@@ -52,6 +52,8 @@ class Finding(Record):
     about: tuple[str, ...] = ()
     """The parameters or sections involved; empty means all that the rule reads."""
     severity: Literal["error", "warning"] = "error"
+    inside: str = ""
+    """The key in the value of the first parameter that it is about."""
     id: str = ""
     """Set only where several rules report the same problem; otherwise the rule's id is used."""
 

@@ -50,6 +50,12 @@ def test_many_missing_token_files_of_one_parameter_are_one_problem(data):
     assert len(missing_files(config(train_data_paths=paths[:4]))) == 4
 
 
+def test_a_missing_token_file_of_a_validation_set_names_the_set(data):
+    sets = {"code": data + "a_text_document", "law": {"data_paths": [data + "u", data + "a_text_document"]}}
+    (problem,) = missing_files(config(validation=sets))
+    assert problem.what.startswith("validation, law: ") and problem.about == ("validation",)
+
+
 def test_thousands_of_datasets_take_a_search_for_a_hundred_of_them(data, monkeypatch):
     searched, limits = [], []
     similar, limit = data_files._similar_file, data_files._limit

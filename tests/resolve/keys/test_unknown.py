@@ -29,6 +29,7 @@ def only(text: str) -> Problem:
         ("optimizer.params.betax", "similar", ("optimizer.params.beta", "optimizer.params.betas")),
         ("zero_optimization.gradient_cliping", "similar", ("gradient_clipping",)),
         ("lr = 0.1", "letters", ("lr",)),
+        ("validation.code.weight", "inside a value", ("validation",)),
     ],
 )
 def test_what_was_meant(name: str, found_by: str, meant: tuple[str, ...]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from neoxargs.facts.data import path_list
+from neoxargs.facts.data import path_list, split_proportions
 from neoxargs.resolve import rules
 from neoxargs.resolve.effects.no_effect import no_effect_warnings
-from neoxargs.resolve.rules.data import split_proportions
 from tests.support.configure import configure
 from tests.support.refused import refused
 from tests.support.snapshots import pinned
@@ -124,3 +124,34 @@ def test_a_seed_is_one_that_numpy_accepts() -> None:
 def test_every_module_of_rules_is_registered() -> None:
     modules = {module.stem for module in Path(rules.__file__).parent.glob("*.py") if "\n@check\n" in module.read_text()}
     assert modules <= {subject.__name__.rpartition(".")[2] for subject in rules.SUBJECTS}
+
+
+def test_each_mistake_in_a_set_of_validation_is_a_problem_at_its_key() -> None:
+    text = "validation:\n  web: web\n  a b: web\n  c: {data_path: c, wait: 2}\n  d: 3\nsplit: 9, 0, 1"
+    found = [(problem.id, problem.where and problem.where[1:3]) for problem in refused(configure, text)]
+    assert found == [("validation-names-its-sets", place) for place in ((3, 3), (4, 3), (4, 3), (5, 3))]
+
+
+@pytest.mark.parametrize("text", [
+    "validation: {}", "validation: {}\ntrain_data_paths: web",
+    "validation: {a: web}\ntrain_data_paths: web\nvalid_label_data_paths: web_label",
+    "validation: {a: web}\ntrain_data_paths: web\ntrain_label_data_paths: x\nvalid_label_data_paths: web_label",
+])  # fmt: skip
+def test_one_mistake_about_validation_is_one_problem(text: str) -> None:
+    assert len(refused(configure, text)) == 1
+
+
+@pytest.mark.parametrize(("text", "warned"), [
+    ("do_valid: false", True), ("split: '9,0,1'", True), ("split: '9'", True), ("validation: {a: web}", False),
+    ("{split: '9,0,1', validation: {a: web}}", False), ("split: '8,1,1'", False),
+])  # fmt: skip
+def test_best_checkpoints_without_validation_data(text: str, warned: bool) -> None:
+    kept = {"save": "out", "checkpoint_factor": 10, "eval_interval": 10, "eval_iters": 1, "data_path": "web"}
+    best = {"keep_best_checkpoints": 1, "keep_last_n_checkpoints": 1}
+    found = configure(text, json.dumps(kept | best)).warnings
+    assert ("keep-best-checkpoints-has-validation-data" in {each.id for each in found}) == warned
+
+
+def test_an_attention_kernel_by_another_programs_name() -> None:
+    (problem,) = refused(configure, "attention_backend: flash")
+    assert [edit.text for edit in problem.edits] == ["sdpa"]
