@@ -97,7 +97,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
 
 def _of_one_checkpoint(name: str, path: Path) -> str:
     """Return the hint for the folder of one checkpoint in place of the folder with all of them, else ""."""
-    if path.resolve() not in [each.resolve() for each in checkpoint_folder.checkpoints(path.parent)]:
+    if path not in checkpoint_folder.checkpoints(path.parent):
         return ""
     return f"set {name}: {path.parent} and iteration: {checkpoint_folder.iteration_of(path)}"
 
