@@ -49,6 +49,8 @@ python deepy.py migrate SOURCE ...                                        conver
 python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
 python deepy.py data --chat FILE ... --output-prefix PREFIX               tokenise conversations
 python deepy.py data --verify|--count|--merge PREFIX ...                  work on token files
+python deepy.py data --sample N FILE ...                                  documents of a sample
+python deepy.py data --ledger RUN                                         what a run has read
 python deepy.py export FILE ... --to FOLDER                               convert to other formats
 python deepy.py import FOLDER --to FOLDER                                 convert from other formats
 python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]              list checkpoints
@@ -355,9 +357,24 @@ def data(words: list[str]) -> int:
     """`deepy data ...`: tokenise text or conversations, or work on token files; the programs parse their arguments."""
     if not {"--verify", "--count", "--merge"}.isdisjoint(words):
         _become_module(programs.TOKEN_FILES, words, needs=("numpy",))
+    if not {"--sample", "--ledger"}.isdisjoint(word.partition("=")[0] for word in words):
+        return samples(words)
     if "--chat" in words:
         _become_module(programs.CHAT_DATA, words, needs=("numpy", "tokenizers", "jinja2"))
     _become_module(programs.DATA, words, needs=("numpy", "tokenizers"))
+
+
+def samples(words: list[str]) -> int:
+    """`deepy data --sample N FILE ...`: what samples are made of; `deepy data --ledger RUN`: what a run has read."""
+    from neoxargs.checks.machine.packages import missing_for
+
+    if absent := list(missing_for("deepy data --sample", ("numpy", "torch", "megatron"))):
+        raise Problems(absent)
+    from neoxargs.commands.samples import DESCRIPTION, add_arguments, run
+
+    parser = make_parser("data", DESCRIPTION)
+    add_arguments(parser)
+    return run(parse(parser, words))
 
 
 def export(words: list[str]) -> int:

@@ -88,10 +88,10 @@ class Plan(NamedTuple):
 def mixture_of(get: Callable[[str], Any], sources: int) -> Mixture | None:
     """Return the mixture of a run's parameters; None if it has none. Raises Mistakes if there are any in its phases.
 
-    sources: their number.
+    sources: their number; 0 if they are not known yet.
     """
     listed, most = (get(name) for name in PARAMETERS)
-    if not listed and most is None:
+    if not sources or (not listed and most is None):
         return None
     return Mixture(phases(listed or (), sources, Sizes.of(get)), most if isinstance(most, list) else [most] * sources)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +25,8 @@ from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.metrics import FILE as METRICS
 from neoxargs.files.run_record import launch_command
+from neoxargs.files.token_files.index import digest
+from neoxargs.files.token_files.sources import files_of, sources
 from neoxargs.files.token_files.timeline import timeline_of
 from neoxargs.hosts.device_table import reported_device
 from neoxargs.processes import failures, watch
@@ -110,7 +113,9 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     described = replace(described, planned=arguments.planned)
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
-    trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
+    trackers = Trackers(
+        _trackers(config, described.folder, position.samples) if process.main else [], described.folder, stops, folders
+    )
     for tracker in trackers.each:
         tracker.on_start(described)
     # A run that makes no step does not save again.
@@ -209,8 +214,8 @@ def peak_tflops(config: Config, gpu: str) -> float | None:
     return device.half / 1e12 if device else None
 
 
-def _trackers(config: Config, folder: Path) -> list[Tracker]:
-    """Return the trackers that the configuration asks for, the console first."""
+def _trackers(config: Config, folder: Path, samples: int) -> list[Tracker]:
+    """Return the trackers that the configuration asks for, the console first. samples: those read before the run."""
     options, profiling = config.logging, config.profiling
     steps = profiling.profile_step_start, profiling.profile_step_stop
     bar = ProgressBar() if sys.stdout.isatty() else None
@@ -219,7 +224,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
     page = Page([*describe(config), *_launched(config)], partial(timeline_of, config))
-    trackers += [page, metrics.Metrics(folder / METRICS)]
+    trackers += [page, metrics.Metrics(folder / METRICS, _recorded(config, samples))]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
@@ -233,6 +238,12 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     if memory_on_gpu:
         trackers.append(MemoryHistory(profiling.memory_profiling_path))
     return [*trackers, bar] if bar else trackers
+
+
+def _recorded(config: Config, samples: int) -> dict[str, Any]:
+    """Return what determines the samples that a run reads, for `deepy data --ledger`."""
+    files = files_of({"train": sources(config.data, config.post_training)["train"]})
+    return {"samples": samples, "values": train_values(config), "files": {name: digest(name) for name in files}}
 
 
 def _launched(config: Config) -> list[tuple[str, str]]:

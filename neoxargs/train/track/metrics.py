@@ -27,8 +27,9 @@ EVALUATIONS = ("evaluation", "tasks", "answers")
 class Metrics(Tracker):
     """Appends rows; each is written to the file before the next step begins."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, recorded: Mapping[str, Any] | None = None) -> None:
+        """recorded: what the row of the start also has."""
+        self.path, self.recorded = path, recorded or {}
         self.file: IO[str]
 
     def on_start(self, run: Run) -> None:
@@ -40,7 +41,7 @@ class Metrics(Tracker):
         row: dict[str, Any] = {"iterations": run.iterations, "ranks": run.ranks, "parameters": run.parameters}
         if run.unigram_entropy is not None:
             row["unigram_entropy"] = run.unigram_entropy
-        self._write("start", run.start, row)
+        self._write("start", run.start, {**row, **self.recorded})
 
     def on_step(self, step: Step) -> None:
         tokens = step.batch * self.run.tokens_per_sample
