@@ -11,11 +11,3 @@ class Mistakes(Exception):
     def __init__(self, problems: Sequence[tuple[str, str, str]]) -> None:
         self.problems = problems
         super().__init__(problems)
-
-    @property
-    def wrong(self) -> str:
-        return "; ".join(f"{name}: {what}" for name, what, _ in self.problems)
-
-    @property
-    def advice(self) -> str:
-        return "; ".join(dict.fromkeys(hint for _, _, hint in self.problems))

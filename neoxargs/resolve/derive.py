@@ -23,6 +23,7 @@ from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import Mapping as MappingNode
+from neoxargs.resolve.yaml.nodes import Sequence as SequenceNode
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 if TYPE_CHECKING:
@@ -390,11 +391,15 @@ class Partial:
         )
         self.problems.append((self.position, problem))
 
-    def place_inside(self, name: str, key: str) -> Place | None:
-        """Return the place of a key in the value of a parameter, None for a value that has no places."""
+    def place_inside(self, name: str, part: str) -> Place | None:
+        """Return the place of a key in the value of a parameter, or of an entry of a list, which has a name such as
+        `phase 2`; None for a value that has no places."""
         entry = self.draft.sets.parameters.get(name) or self.draft.entries.parameters.get(name)
+        if entry and isinstance(entry.value, SequenceNode):
+            place = entry.value.items[int(part.rpartition(" ")[2]) - 1].place
+            return place if place.file else None
         within = entry.value.entries if entry and isinstance(entry.value, MappingNode) else []
-        return next((each.place for each in within if each.key == key and each.place.file), None)
+        return next((each.place for each in within if each.key == part and each.place.file), None)
 
     def places_of(self, names: Iterable[str]) -> list[Place]:
         """Return the places of parameters; places of values that they derive from come last."""

@@ -121,7 +121,7 @@ def test_phases_are_those_of_a_loop() -> None:
         try:
             sizes = BatchSizes(begins_of_phases(given, tokens))
         except Mistakes as error:
-            assert "after the end" in error.wrong  # iterations and samples of different phases cross
+            assert "after the end" in str(error)  # iterations and samples of different phases cross
             continue
         valid, expected = valid + 1, read(tokens, given, 200)
         assert [sizes.of_iteration(each) for each in range(200)] == expected, given

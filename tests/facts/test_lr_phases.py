@@ -93,7 +93,7 @@ def test_what_is_wrong_with_phases_is_said_at_once() -> None:
     for listed in (*WRONG, *BEYOND):
         with pytest.raises(Mistakes) as stop:
             phases(listed, LR, SIZES)
-        said.append(f"{stop.value.wrong}\n  = {stop.value.advice}")
+        said += [f"{name}: {what}\n  = {hint}" for name, what, hint in stop.value.problems]
     pinned("\n".join(said))
 
 

@@ -38,5 +38,5 @@ def test_what_is_no_set() -> None:
     for value in WRONG:
         with pytest.raises(Mistakes) as error:
             validation_sets(value)
-        found.append(f"{value}: {error.value.wrong}; {error.value.advice}")
+        found += [f"{value}: {name}: {what}; {hint}" for name, what, hint in error.value.problems]
     pinned(found)

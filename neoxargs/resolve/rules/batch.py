@@ -14,7 +14,7 @@ from neoxargs.base.problems import listed
 from neoxargs.facts.batch_sizes import PARTS, PHASES, RAMP, BatchSizes, begins_of_phases
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.facts.mistakes import Mistakes
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, warn
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, refuse_entries, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 
@@ -121,7 +121,7 @@ def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[in
 def batch_phases_have_whole_micro_batches(
     batch_size_schedule: Sequence[Any] | None, rampup_batch_size: Sequence[int] | None, train_batch_size: int,
     gradient_accumulation_steps: int, seq_length: int,
-) -> Finding | None:  # fmt: skip
+) -> Finding | list[Finding] | None:  # fmt: skip
     """batch_size_schedule lists the sizes of the batch in their order, up to train_batch_size, and each batch consists
     of whole micro batches on every data parallel rank.
 
@@ -139,7 +139,7 @@ def batch_phases_have_whole_micro_batches(
     try:
         sizes = [size for _, size in begins_of_phases(batch_size_schedule, seq_length)]
     except Mistakes as error:
-        return refuse(f"{PHASES}, {error.wrong}", error.advice, about=[PHASES])
+        return refuse_entries(PHASES, error)
     unit, wrong = train_batch_size // gradient_accumulation_steps, list[tuple[str, str, str]]()
     for number, size in enumerate(sizes, 1):
         if size % unit:
@@ -149,10 +149,7 @@ def batch_phases_have_whole_micro_batches(
         what = f"size ({sizes[-1]}) must be {TOTAL} ({train_batch_size})"
         hint = f"set {TOTAL}: {sizes[-1]}, or end with a phase of {train_batch_size} samples"
         wrong.append((f"phase {len(sizes)}", what, hint))
-    if not wrong:
-        return None
-    found = Mistakes(wrong)
-    return refuse(f"{PHASES}, {found.wrong}", found.advice, about=[PHASES, TOTAL, MICRO])
+    return refuse_entries(PHASES, Mistakes(wrong))
 
 
 def _sizes_and_name(

@@ -13,7 +13,15 @@ from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_phases import CONSTANT
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.validation_sets import validation_sets
-from neoxargs.resolve.rules.rule import Finding, check, check_each_split, derive_each_split, refuse, warn
+from neoxargs.resolve.rules.rule import (
+    Finding,
+    check,
+    check_each_split,
+    derive_each_split,
+    refuse,
+    refuse_entries,
+    warn,
+)
 
 Weights = Sequence[float] | None
 Blend = str | Sequence[str | float] | None
@@ -115,10 +123,7 @@ def validation_names_its_sets(validation: Mapping[str, Any] | None) -> list[Find
     try:
         validation_sets(validation)
     except Mistakes as error:
-        return [
-            Finding(f"validation, {name}: {what}", advice, ("validation",), inside=name)
-            for name, what, advice in error.problems
-        ]
+        return refuse_entries("validation", error)
     return []
 
 
@@ -166,7 +171,7 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> Finding | None:
+) -> Finding | list[Finding] | None:
     """train_data_mixture lists phases with the weights of the datasets. A phase that is not understood would train on
     another mixture than the one that was meant.
 
@@ -185,7 +190,7 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
     try:
         mixture.phases(train_data_mixture, _datasets(data_path, train_data_paths, pos_train_data_paths), sizes)
     except Mistakes as error:
-        return refuse(f"train_data_mixture, {error.wrong}", error.advice, about)
+        return refuse_entries("train_data_mixture", error)
     return None
 
 

@@ -39,6 +39,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from neoxargs.base.record import Record
 from neoxargs.facts.data import SPLITS
+from neoxargs.facts.mistakes import Mistakes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,7 +54,7 @@ class Finding(Record):
     """The parameters or sections involved; empty means all that the rule reads."""
     severity: Literal["error", "warning"] = "error"
     inside: str = ""
-    """The key in the value of the first parameter that it is about."""
+    """The key in the value of the first parameter that it is about, or the name of an entry of a list (`phase 2`)."""
     id: str = ""
     """Set only where several rules report the same problem; otherwise the rule's id is used."""
 
@@ -66,6 +67,14 @@ def refuse(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Findin
 def warn(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
     """Return a warning, which does not stop the run; arguments as of `refuse`."""
     return Finding(sentence, advice, tuple(about), "warning")
+
+
+def refuse_entries(parameter: str, mistakes: Mistakes) -> list[Finding]:
+    """Return an error for each mistake in the entries of a parameter's value, at its place."""
+    return [
+        Finding(f"{parameter}, {name}: {what}", advice, (parameter,), inside=name)
+        for name, what, advice in mistakes.problems
+    ]
 
 
 class Contradiction(Exception):

@@ -12,7 +12,7 @@ from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.optimizers import is_onebit
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, refuse_entries, warn
 
 #: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.
 WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")
@@ -243,7 +243,7 @@ def lr_schedule_has_valid_phases(
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> Finding | None:
+) -> Finding | list[Finding] | None:
     """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
     another rate than the one that was meant.
 
@@ -258,7 +258,7 @@ def lr_schedule_has_valid_phases(
             lr_schedule, lr, _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
         )
     except Mistakes as error:
-        return refuse(f"lr_schedule, {error.wrong}", error.advice, about=["lr_schedule"])
+        return refuse_entries("lr_schedule", error)
     return None
 
 
