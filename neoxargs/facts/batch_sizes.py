@@ -9,21 +9,18 @@ stay, so that the number of micro batches of a step rises.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from neoxargs.base.problems import did_you_mean
 from neoxargs.base.record import Record
-from neoxargs.facts.length_units import length
+from neoxargs.facts import ramp_phases
 from neoxargs.facts.mistakes import Mistakes
 
 #: The parameter, and the names of its three numbers.
 RAMP, PARTS = "rampup_batch_size", ("start", "increment", "samples")
-#: The parameter that lists phases, and the keys of each.
-PHASES, KEYS = "batch_size_schedule", ("until", "size")
-#: How a phase may end. A share of the run is none: a run that is made longer would have read other batches before.
-ENDS = "write iterations (2000), or a number with a unit (20B tokens, 5M samples)"
+#: The parameter that lists phases.
+PHASES = "batch_size_schedule"
 
 
 class Stage(NamedTuple):
@@ -160,60 +157,8 @@ def _begins(size: int, start: int, increment: int, samples: int) -> list[tuple[i
     return [(begin(number), start + number * increment) for number in range(count + 1)]
 
 
-def begins_of_phases(listed: Sequence[Any], tokens: int) -> list[tuple[int, int]]:
-    """Return the begins of `batch_size_schedule`. Raises Mistakes with everything that is wrong.
-
-    A phase ends with the step in which the run has made `until` steps, or has read `until` samples or tokens, since its
-    beginning; tokens are rounded down to samples, as in Megatron-LM. tokens: of a sample.
-    """
-    problems = [
-        (f"phase {number}", *problem)
-        for number, given in enumerate(listed, 1)
-        for problem in _wrong(given, number == len(listed))
-    ]
-    begins: list[tuple[int, int]] = []
-    end: int | None = 0
-    for number, given in enumerate([] if problems else listed, 1):
-        if begins and given["size"] <= (before := begins[-1][1]):
-            what = f"size ({given['size']}) must be larger than that of the phase before it ({before})"
-            problems.append((f"phase {number}", what, "list the sizes from the smallest to the largest"))
-            break
-        begins.append((end or 0, given["size"]))
-        if "until" in given and (end := _samples(given["until"], BatchSizes(begins), tokens)) <= begins[-1][0]:
-            what = f"until ({end:,} samples) must be after the end of the phase before it ({begins[-1][0]:,})"
-            problems.append((f"phase {number}", what, "put the phases in the order of their ends"))
-            break
-    if problems:
-        raise Mistakes(problems)
-    return begins
-
-
-def _samples(until: Any, sizes: BatchSizes, tokens: int) -> int:
-    """Return the samples after which a phase ends. sizes: up to this phase."""
-    found = length(until)
-    assert found is not None
-    if found.unit == "iteration":
-        return sizes.samples_after(int(found.number))
-    return int(found.number / (tokens if found.unit == "token" else 1) + 1e-9)
-
-
-def _wrong(given: Any, is_last: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a phase by itself, and what to write instead."""
-    if not isinstance(given, Mapping):
-        yield f"it is {given!r}, without keys", "write a phase as {until: 20B tokens, size: 256}"
-        return
-    for key in (key for key in given if key not in KEYS):
-        yield f"unknown key: {key}", did_you_mean(str(key), KEYS) or f"a phase has the keys {', '.join(KEYS)}"
-    size = given.get("size")
-    if size is None:
-        yield "size is missing", "write the number of samples in a batch"
-    elif isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield f"size ({size!r}) is no number of samples", "write a whole number of at least 1"
-    if "until" not in given and not is_last:
-        yield "until is missing", "only the last phase goes on to the end of the run"
-    if "until" in given and is_last:
-        yield "until is set, but the last phase goes on to the end of the run", "remove until"
-    elif "until" in given:
-        found = length(given["until"])
-        if found is None or found.unit == "share":
-            yield f"until ({given['until']!r}) is no number of iterations, samples or tokens", ENDS
+def begins_of_phases(listed: Sequence[Any], tokens: int) -> ramp_phases.Begins:
+    """Return the begins of `batch_size_schedule`. tokens: of a sample. Raises Mistakes."""
+    return ramp_phases.begins(
+        listed, "size", "samples", tokens, lambda iterations, found: BatchSizes(found).samples_after(iterations)
+    )

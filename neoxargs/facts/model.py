@@ -118,8 +118,10 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
     return tables * shape.hidden_size + relative + norm_size(config) + inside
 
 
-def flops_per_token(config: Config, rows: int) -> float:
+def flops_per_token(config: Config, rows: int, length: int | None = None) -> float:
     """Return the floating point operations of forward and backward pass per token, without recomputation.
+
+    length: of the sequences; None for `seq_length`.
 
     6 x parameters of the matrix products (4 x if they are frozen; adapters are not counted) + 12 x layers x heads x
     head dimension x sequence for the two products of attention (Chowdhery et al. 2022, "PaLM", appendix B). As in
@@ -131,7 +133,7 @@ def flops_per_token(config: Config, rows: int) -> float:
     # 2 in the forward pass, 2 for the gradients of the inputs, and 2 for those of the weights, which a frozen model
     # lacks.
     frozen = config.lora.rank or config.soft_prompt.enabled
-    scores = 12.0 * len(attention) * attention_width(shape) * shape.seq_length
+    scores = 12.0 * len(attention) * attention_width(shape) * (length or shape.seq_length)
     recurrent = [layer_kind(config, layer) for layer in set(range(shape.num_layers)) - set(attention)]
     recurrences = 3.0 * sum(RECURRENCES[kind].operations(config) for kind in recurrent)
     return (4.0 if frozen else 6.0) * matrices + scores + recurrences

@@ -14,6 +14,7 @@ from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import LearningRateCurve, rates
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.optimizers import moments
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.trained import trained_parameters
 from neoxargs.facts.weight_decay import WeightDecay
 from neoxargs.registry.checkpoint import Checkpoint
@@ -87,6 +88,17 @@ class Timeline(Record):
     @cached_property
     def sizes(self) -> BatchSizes:
         return BatchSizes.of(self.config.get)
+
+    @cached_property
+    def lengths(self) -> SequenceLengths:
+        return SequenceLengths.of(self.config.get)
+
+    @property
+    def sequences(self) -> list[tuple[int, int]]:
+        """Iterations, counted from 1, in which the sequences of the iterations that are left become longer, and it."""
+        first = min(self.start, self.iterations - 1)
+        sizes = self.sizes.resumed(first, self.sizes.samples_after(first))
+        return [(iteration + 1, length) for iteration, length in self.lengths.stages(sizes, self.iterations)]
 
     @property
     def batches(self) -> list[tuple[int, int]]:

@@ -8,7 +8,15 @@ from html import escape
 from neoxargs.base.charts.line_chart import PHONE, Chart, Point, Series, draw, figure
 from neoxargs.base.text import format_count, format_percent
 from neoxargs.facts.timeline import Timeline
-from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves, weight_decay
+from neoxargs.facts.timeline_words import (
+    batch_sizes,
+    columns,
+    evaluation,
+    learning_rate,
+    saves,
+    sequence_lengths,
+    weight_decay,
+)
 
 #: Colours of the curves of sources, legible on a light and a dark ground.
 SOURCE_COLOURS = ("#2563eb", "#d97706", "#0f9d58", "#a855f7", "#e2605f", "#0ea5b7", "#c9a227", "#9a9aa6")
@@ -25,6 +33,7 @@ def section(timeline: Timeline, measured: Sequence[Point] = ()) -> str:
         "learning rate": [learning_rate(timeline)],
         "weight decay": [weight_decay(timeline)] if timeline.weight_decay.changes else [],
         "batch size": [batch_sizes(timeline)] if timeline.sizes.changes else [],
+        "sequences": [sequence_lengths(timeline)] if timeline.lengths.changes else [],
         "evaluation": [evaluation(timeline)],
         "checkpoints": [saves(timeline)],
     }
@@ -51,7 +60,12 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
         decays = [(float(iteration), decay) for iteration, decay in timeline.weight_decays]
         yield Chart("Weight decay", "", [Series("weight decay", "test", decays)], steps=steps)
     if len(timeline.batches) > 1:
-        yield Chart("Batch size", "samples", [Series("batch size", "train", _stairs(timeline))], steps=steps)
+        yield Chart(
+            "Batch size", "samples", [Series("batch size", "train", _stairs(timeline, timeline.batches))], steps=steps
+        )
+    if len(timeline.sequences) > 1:
+        lengths = Series("sequence length", "train", _stairs(timeline, timeline.sequences))
+        yield Chart("Sequence length", "tokens", [lengths], steps=steps)
     epochs = [
         Series(each.name, f"source{number}", timeline.passes(each))
         for number, each in enumerate(timeline.drawn[: len(SOURCE_COLOURS)])
@@ -72,10 +86,10 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
         )
 
 
-def _stairs(timeline: Timeline) -> list[Point]:
-    """Return the batch size along the iterations, constant up to each new one."""
+def _stairs(timeline: Timeline, sizes: Sequence[tuple[int, int]]) -> list[Point]:
+    """Return a size along the iterations, constant up to each new one."""
     points: list[Point] = []
-    for iteration, size in timeline.batches:
+    for iteration, size in sizes:
         points += [(iteration, points[-1][1])] if points else []
         points.append((iteration, float(size)))
     return [*points, (timeline.iterations, points[-1][1])]

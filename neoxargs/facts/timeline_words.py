@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neoxargs.base.problems import listed
 from neoxargs.base.text import format_bytes, format_count
 from neoxargs.facts.description import counted
@@ -33,7 +35,15 @@ def weight_decay(timeline: Timeline) -> str:
 
 def batch_sizes(timeline: Timeline) -> str:
     """Return the sizes of the batch and the iterations in which they begin, as many as fit into a line."""
-    found = timeline.batches
+    return _stairs(timeline.batches)
+
+
+def sequence_lengths(timeline: Timeline) -> str:
+    """Return the lengths of the sequences and the iterations in which they begin, as many as fit into a line."""
+    return f"sequences of {_stairs(timeline.sequences)}"
+
+
+def _stairs(found: Sequence[tuple[int, int]]) -> str:
     listed_all = len(found) <= MAX_SIZES
     some = [f"{size:,} from iteration {iteration:,}" for iteration, size in (found if listed_all else found[:2])]
     if listed_all:

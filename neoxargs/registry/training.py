@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, Seed
@@ -23,6 +23,13 @@ class Training(Group, origin="NeoX", effect="run"):
     """Number of passes over the training data, in place of `train_iters`, which is then computed from the number of
     samples: the run has the largest number of steps in which no sample is read more than this many times. Every pass
     has a different order. Needs token files."""
+
+    seq_length_schedule: list[dict[str, Any]] | None = param(None, ours=True, origin="DSC")
+    """The length of the sequences as a list of phases `{until, length}`: each is longer than the one before it and
+    divides `seq_length`, the length of the last phase, which has no `until`. `until` counts from the beginning of the
+    run: iterations (`2000`), `20B tokens` or `5M samples`. Samples keep `seq_length` tokens and are cut into sequences
+    of the current length, so that a step has as many tokens in every phase and none is left out. Evaluation uses
+    `seq_length`."""
 
     eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval", receiver_default=None)
     """Iterations between two evaluations on the validation data. 0 turns evaluation during training off."""

@@ -56,6 +56,7 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "scheduler.type": (None,),
     "lr_decay_style": ("constant", "linear", "cosine", "inverse-square-root", "WSD"),
     "lr_schedule": (None,),
+    "seq_length_schedule": (None,),
     "init_method": ("normal", "xavier_uniform"),
     "output_layer_init_method": ("scaled_normal", "xavier_uniform"),
     "z_loss": (0.0,),

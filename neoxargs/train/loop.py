@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from neoxargs.base.problems import Problems
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.timeline import save_iterations
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
@@ -33,6 +34,8 @@ class _Unread(NamedTuple):
     """After the step."""
     batch: int
     """Its samples."""
+    length: int | None
+    """Of its sequences; None if they are whole samples."""
     lr: float
     began: float
     result: Callable[[], Result]
@@ -60,6 +63,8 @@ class Loop:
     others are read when the next step has been started, so that a GPU does not wait for the host. Equal on all ranks.
     """
     spent: Spent = field(default_factory=Spent)
+    lengths: SequenceLengths | None = None
+    """Of the sequences into which samples are cut; None if they stay whole."""
 
     def __post_init__(self) -> None:
         self.divergence = Divergence(self.training)
@@ -115,9 +120,11 @@ class Loop:
         # The schedule advances at the end of a step, so this is the learning rate of this step.
         lr, began, iteration = self.trainer.learning_rate(), time.perf_counter(), self.position.iteration + 1
         batch = self.sizes.after(self.position.samples)
-        result = self.trainer.take_step(batches, self.stop.tell(iteration, busy=self.saves.writing), batch)
+        length = self.lengths.shorter(self.position.samples) if self.lengths else None
+        told = self.stop.tell(iteration, busy=self.saves.writing)
+        result = self.trainer.take_step(batches, told, batch, length)
         self.position = Position(iteration, self.position.samples + batch)
-        self.unread.append(_Unread(self.position, batch, lr, began, result))
+        self.unread.append(_Unread(self.position, batch, length, lr, began, result))
 
     def _read(self, unread: int = 0) -> None:
         """Read the results of all steps but the last `unread` ones."""
@@ -139,6 +146,7 @@ class Loop:
             loss=result.loss,
             lr=taken.lr,
             batch=taken.batch,
+            length=taken.length,
             samples=taken.position.samples,
             grad_norm=result.grad_norm,
             seconds=seconds,

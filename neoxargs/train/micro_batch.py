@@ -7,7 +7,7 @@ all chosen ones, then the rejected ones in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,18 @@ class MicroBatch:
         """Return the micro batch with every tensor changed."""
         values: list[Any] = [None if value is None else change(value) for value in vars(self).values()]
         return MicroBatch(*values)
+
+    def cut(self, length: int) -> MicroBatch:
+        """Return the same tokens and labels as sequences of a length that divides S: (B x S / length, length).
+
+        A document that begins in an earlier piece begins with the piece. Not of preference training.
+        """
+        assert self.reference is None and self.rewards is None
+        starts = self.starts
+        if starts is not None:
+            positions = torch.arange(starts.shape[1], device=starts.device)
+            starts = (starts - positions // length * length).clamp(min=0).view(-1, length)
+        return replace(self, tokens=self.tokens.view(-1, length), labels=self.labels.view(-1, length), starts=starts)
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on the device. From pinned memory, the host does not wait for it."""

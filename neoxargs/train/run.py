@@ -21,6 +21,7 @@ from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.description import describe
 from neoxargs.facts.objectives import objective
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.metrics import FILE as METRICS
@@ -129,6 +130,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
     sizes, every = BatchSizes.of(config.get), read_every(config, process.device)
+    lengths = SequenceLengths.of(config.get)
     is_idle = torch.cuda.current_stream().query if setup.on_gpu() else None
     # On GPUs, messages are queued like computation; those of compiled layers are in their graphs.
     with_messages = not setup.on_gpu() and process.world_size > 1 and not config.fusion.compile_layers
@@ -136,7 +138,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     spent = Spent(planned, described.tokens_per_sample, is_idle, with_messages=with_messages)
     return Loop(
         config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every,
-        spent,
+        spent, lengths if lengths.changes else None,
     )  # fmt: skip
 
 
@@ -185,7 +187,7 @@ def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Voca
 
 
 def _described_run(config: Config, ranks: int, start: Position, rows: int, kernels: Sequence[str]) -> Run:
-    sizes = BatchSizes.of(config.get)
+    sizes, lengths = BatchSizes.of(config.get), SequenceLengths.of(config.get)
     # Known only for one token file that deepy wrote.
     summary = summary_of(config.data.data_path) if isinstance(config.data.data_path, str) else None
     return Run(
@@ -201,6 +203,9 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int, kerne
         unigram_entropy=summary.unigram_entropy if summary else None,
         has_perplexity=config.post_training.train_impl == "normal",
         batch_size_changes=sizes.changes,
+        flops_by_length={
+            length: model.flops_per_token(config, rows, length) for _, length in lengths.begins if lengths.changes
+        },
         kernels=kernels,
     )
 

@@ -51,7 +51,7 @@ class Engine:
     def learning_rate(self) -> float:
         return 0.5
 
-    def take_step(self, batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
+    def take_step(self, batches: Any, told: tuple[int, ...], samples: int, length: int | None) -> Callable[[], Result]:
         self.steps += 1
         given = self.losses.get(self.steps, (float(self.steps), False))
         result = given if isinstance(given, Result) else Result(given[0], None, given[1])

@@ -33,6 +33,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipeline": (1, {"pipe_parallel_size": 1}),
     "dp2, ZeRO-2": (2, {"zero_optimization": {"stage": 2}}),
     "dp2, ZeRO-3": (2, {"zero_optimization": {"stage": 3}}),
+    "pp2": (2, {"pipe_parallel_size": 2}),
+    "tp2": (2, {"model_parallel_size": 2, "sequence_parallel": True}),
 }
 
 
@@ -148,3 +150,38 @@ def test_phases_of_the_same_sizes_are_the_same_run(
     for name in ("batch", "samples", "lr"):
         assert [row[name] for row in rows] == [row[name] for row in expected], name
     assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in expected], abs=near, rel=0)
+
+
+#: Lengths of sequences; the second phase begins before MIDDLE, and ends after it.
+LENGTHS: dict[str, Any] = {
+    "seq_length_schedule": [{"until": 3, "length": 8}, {"until": "40 samples", "length": 16}, {"length": 32}]
+}
+
+
+@pytest.fixture(scope="module")
+def lengthened(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    folder = tmp_path_factory.mktemp("lengths")
+    return folder, run(folder, "one rank", **LENGTHS)
+
+
+@pytest.mark.slow
+@pytest.mark.shows("seq_length_schedule")
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("one rank", "one rank"), ("one rank", "dp2, ZeRO-2"), ("dp2, ZeRO-3", "pp2"), ("pp2", "tp2"),
+        ("tp2", "pipeline"),
+    ],
+)  # fmt: skip
+def test_sequences_grow_on_every_layout_and_where_a_run_continues(
+    tmp_path: Path, whole: tuple[Path, list[int]], lengthened: tuple[Path, list[int]], first: str, then: str
+) -> None:
+    saves = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt"), **LENGTHS}
+    read = {*run(tmp_path, first, exit_interval=MIDDLE, **saves), *run(tmp_path, then, **saves)}
+    assert sorted(read) == lengthened[1] == whole[1]
+    rows, expected, without = (step_rows(folder) for folder in (tmp_path, lengthened[0], whole[0]))
+    near = 0.0 if first == then else 1e-5
+    for name in ("batch", "samples", "lr"):
+        assert [row[name] for row in rows] == [row[name] for row in expected] == [row[name] for row in without], name
+    assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in expected], abs=near, rel=0)
+    assert [row["loss"] for row in without] != pytest.approx([row["loss"] for row in expected], abs=1e-4, rel=0)

@@ -409,8 +409,8 @@ class Late(Engine):
         super().__init__(losses)
         self.read: list[tuple[int, int]] = []
 
-    def take_step(self, batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
-        result = super().take_step(batches, told, samples)
+    def take_step(self, batches: Any, told: tuple[int, ...], samples: int, length: int | None) -> Callable[[], Result]:
+        result = super().take_step(batches, told, samples, length)
         number = self.steps
 
         def read() -> Result:

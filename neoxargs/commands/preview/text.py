@@ -15,7 +15,15 @@ from neoxargs.base.text import (
 )
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.description import batch_equation, counted
-from neoxargs.facts.timeline_words import batch_sizes, columns, evaluation, learning_rate, saves, weight_decay
+from neoxargs.facts.timeline_words import (
+    batch_sizes,
+    columns,
+    evaluation,
+    learning_rate,
+    saves,
+    sequence_lengths,
+    weight_decay,
+)
 from neoxargs.plan.output.wording import priced, ranged, verdict
 from neoxargs.runs.summary import LABEL, WIDTH
 
@@ -35,6 +43,7 @@ def to_text(forecast: Forecast) -> str:
         ("", [f"weight decay {weight_decay(forecast.timeline)}"] if forecast.timeline.weight_decay.changes else []),
         ("batch", [batch_equation(forecast.config)]),
         ("", [batch_sizes(forecast.timeline)] if forecast.timeline.sizes.changes else []),
+        ("", [sequence_lengths(forecast.timeline)] if forecast.timeline.lengths.changes else []),
         ("data", list(_data(forecast))),
         ("evaluation", [evaluation(forecast.timeline)]),
         ("saves", [saves(forecast.timeline)]),

@@ -11,6 +11,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import PHASES, RAMP, BatchSizes
 from neoxargs.facts.lr_phases import LEFT
 from neoxargs.facts.lr_schedule import LearningRateCurve
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.resolve import Draft, complete
 from neoxargs.resolve.rules.synonyms import names_of_setting
 
@@ -174,6 +175,9 @@ def _lengths(config: Config) -> Values:
             values[name] = max(8, round(config.get(name) * tokens))
     if config.attention.sliding_window_width:
         values["sliding_window_width"] = WINDOW
+    if SequenceLengths.of(config.get).changes:
+        lengths = [{"until": STEPS // 4, "length": SEQUENCE // 2}, {"length": SEQUENCE}]
+        values["seq_length_schedule"] = lengths
     values |= _schedule(config, steps)
     if config.checkpoint.extra_save_iters:
         values["extra_save_iters"] = [SAVE // 2]

@@ -99,8 +99,10 @@ def _measured_run(folder: str) -> Measured:
     tokens, batch = sequences_per_batch(config) * config.shape.seq_length, config.batch.train_batch_size
     try:
         steps = (row for row in metrics.read(path) if row["event"] == "step")
-        # Not those of a ramp, which have smaller batches.
-        rows = [row["tokens_per_second"] for row in steps if row.get("batch", batch) == batch]
+        # Not those of a ramp, which have smaller batches or shorter sequences.
+        whole = {"batch": batch, "seq_length": config.shape.seq_length}
+        steps = (row for row in steps if all(row.get(name, size) == size for name, size in whole.items()))
+        rows = [row["tokens_per_second"] for row in steps]
         logs = sorted(math.log(tokens / rate) for rate in rows[metrics.WARM_UP :])
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"the metrics of this run cannot be read: {error!r}"

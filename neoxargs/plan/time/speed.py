@@ -8,7 +8,8 @@ Sources: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's op
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
@@ -17,6 +18,7 @@ from neoxargs.facts.gradient_sum import BYTES, bucket_elements
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import flops_per_token
+from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths
 from neoxargs.hosts.device_table import Device
 from neoxargs.plan.given.assumptions import CONFIGURED, DEFAULT, SINGLE, Assumptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -73,6 +75,10 @@ class Speed:
     sizes: BatchSizes
     first_step: float | None = None
     """Seconds of a step with the first batch of a ramp."""
+    lengths: SequenceLengths | None = None
+    """Of the sequences, if they change."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Length of sequences -> the time of a step with them, as a share of that of a step with whole samples."""
 
     @property
     def step(self) -> float:
@@ -95,6 +101,14 @@ class Speed:
 
     def between(self, start: int, end: int) -> float:
         """Return the seconds of the iterations after `start` up to `end`."""
+        if self.lengths is None:
+            return self._with_whole_samples(start, end)
+        stages = self.lengths.stages(self.sizes.resumed(start, self.sizes.samples_after(start)), end)
+        ends = [*(first for first, _ in stages[1:]), end]
+        each = zip(stages, ends, strict=False)
+        return sum(self.shares[length] * self._with_whole_samples(first, last) for (first, length), last in each)
+
+    def _with_whole_samples(self, start: int, end: int) -> float:
         if self.first_step is None:
             return self.step * (end - start)
         slope = (self.step - self.first_step) / (self.sizes.last - self.sizes.first)
@@ -154,7 +168,28 @@ def estimate_speed(
         less = {name: part * getattr(speed, name) for name in ("compute", "tensor", "pipe", "experts")}
         less["data"] = _exposed(states, fewest, less["compute"], links.data)
         first_step = (1 + share) * replace(speed, **less).step
-    return replace(speed, lost=share * speed.step, first_step=first_step)
+    speed = replace(speed, lost=share * speed.step, first_step=first_step)
+    lengths = SequenceLengths.of(config.get)
+    if not lengths.changes:
+        return speed
+    shares = {}
+    for _, length in lengths.begins:
+        cut = estimate_speed(_cut(config, length), rows, stages, device, slots, assumed, None, tensor_together)
+        shares[length] = cut.step / speed.step
+    return replace(speed, lengths=lengths, shares=shares)
+
+
+def _cut(config: Config, length: int) -> Config:
+    """Return a configuration of which each sample is a sequence of this length, with as many tokens in a micro batch."""
+    pieces, source = config.shape.seq_length // length, config.source("seq_length")
+    micro, total = config.batch.train_micro_batch_size_per_gpu, config.batch.train_batch_size
+    values = {
+        "seq_length": length, "train_micro_batch_size_per_gpu": micro * pieces, "train_batch_size": total * pieces,
+        PHASES: None,
+    }  # fmt: skip
+    for name, value in values.items():
+        config = config.with_value(name, value, source)
+    return config
 
 
 def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:

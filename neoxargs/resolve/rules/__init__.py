@@ -32,6 +32,7 @@ from neoxargs.resolve.rules import (
     runtime,
     rwkv,
     schedule,
+    sequence_lengths,
     soft_prompt,
     transformer_engine,
     usual,
@@ -42,7 +43,7 @@ from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, mlp, moe, attention, recurrent, rwkv, norms, rotary, precision, zero, optimizer, schedule,
-    mup, activations, data, finetuning, preference, rewards, checkpoint,
+    sequence_lengths, mup, activations, data, finetuning, preference, rewards, checkpoint,
     run_length, runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual, usual_rates,
 )  # fmt: skip
 

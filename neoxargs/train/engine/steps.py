@@ -93,6 +93,8 @@ class Trainer:
         self.added_losses = added_losses
         #: A line about each kernel of another package that the configuration asks for.
         self.kernels: list[str] = []
+        #: The length of the step's sequences, into which samples are cut; None if these are whole.
+        self.length: int | None = None
         self.batch_size = int(deepspeed.train_batch_size())
         self.micro_batches = int(deepspeed.gradient_accumulation_steps())
 
@@ -118,22 +120,30 @@ class Trainer:
         """Return the mean loss over `count` micro batches of each data parallel rank, without dropout."""
         raise NotImplementedError
 
-    def train_step(self, batches: Iterator[MicroBatch] | None, samples: int | None = None) -> Result:
+    def train_step(
+        self, batches: Iterator[MicroBatch] | None, samples: int | None = None, length: int | None = None
+    ) -> Result:
         """Take one step, and wait for its result. Raises Problems as `take_step`."""
-        return self.take_step(batches, samples=samples)()
+        return self.take_step(batches, samples=samples, length=length)()
 
     def take_step(
-        self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = (), samples: int | None = None
+        self,
+        batches: Iterator[MicroBatch] | None,
+        told: Sequence[int] = (),
+        samples: int | None = None,
+        length: int | None = None,
     ) -> Callable[[], Result]:
         """Take one step, and return a function that waits for its result, which may be called after later steps.
 
         told: numbers from 0 to 2^24 of this rank, as many on every rank; the result has the largest of each.
-        samples: the batch size of the step; None for `train_batch_size`.
+        samples: the batch size of the step; None for `train_batch_size`. length: of the sequences into which the
+        samples are cut; None if they are whole.
         Raises Problems if fp16 gradients overflow at the lowest loss scale. The function is collective.
         """
         engine, watch = self.deepspeed, self.watch
         assert watch is not None
         interface.set_batch_size(engine, samples or self.batch_size)
+        self.use_length(length)
         self.reporter.before_step()
         self.added_losses.begin_step(loss_scale(engine), engine.gradient_accumulation_steps())
         watch.begin_step(told)
@@ -172,13 +182,20 @@ class Trainer:
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> HeldOut:
         """Return the means over `count` batches of `train_batch_size` samples."""
         interface.set_batch_size(self.deepspeed, self.batch_size)
+        self.use_length(None)
         self.reporter.before_evaluation()
         loss = self.mean_loss(batches, count * self.micro_batches)
         return HeldOut(loss, self.reporter.after_evaluation())
 
+    def use_length(self, length: int | None) -> None:
+        """Cut the samples of the next micro batches into sequences of this length; None: leave them whole."""
+        self.length = length
+
     def _on_device(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """Yield copies of the micro batches on the device. With `by_token`, those of a whole step are read ahead."""
+        length = self.length
         copies = (batch.to(self.deepspeed.device) for batch in batches)
+        copies = (batch.cut(length) for batch in copies) if length else copies
         return self._with_factors(copies) if self.by_token else copies
 
     def _with_factors(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
@@ -202,6 +219,11 @@ class Pipelined(Trainer):
     @property
     def reads_data(self) -> bool:
         return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
+
+    def use_length(self, length: int | None) -> None:
+        if length != self.length:
+            self.deepspeed.reset_activation_shape()  # the buffers of what stages send
+        super().use_length(length)
 
     def losses(self) -> list[Tensor]:
         # DeepSpeed adds up the losses on the last stage only; elsewhere this stays None.
@@ -227,9 +249,13 @@ class Plain(Trainer):
         return self._losses
 
     def take_step(
-        self, batches: Iterator[MicroBatch] | None, told: Sequence[int] = (), samples: int | None = None
+        self,
+        batches: Iterator[MicroBatch] | None,
+        told: Sequence[int] = (),
+        samples: int | None = None,
+        length: int | None = None,
     ) -> Callable[[], Result]:
-        read, consumed = super().take_step(batches, told, samples), self.deepspeed.global_samples
+        read, consumed = super().take_step(batches, told, samples, length), self.deepspeed.global_samples
 
         def read_and_write() -> Result:
             result = read()

@@ -100,7 +100,11 @@ class Spent:
         if not self.planned:
             return None
         self.read += 1
-        if self.read <= WARM_UP or step.batch * self.tokens_per_sample != self.planned.tokens:
+        if (
+            self.read <= WARM_UP
+            or step.length is not None
+            or step.batch * self.tokens_per_sample != self.planned.tokens
+        ):
             self._begin()
             return None
         self.steps += 1

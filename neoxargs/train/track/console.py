@@ -120,15 +120,16 @@ def line(run: Run, window: list[Step]) -> str:
     parts = [f"iteration {last.iteration}/{run.iterations}", f"loss {loss:.4f}", f"lr {last.lr:.3g}"]
     if last.grad_norm is not None:
         parts.append(f"grad norm {last.grad_norm:.3g}")
-    peak = f" ({tflops(run, speed) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
+    peak = f" ({tflops(run, speed, last.length) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
     parts += [f"batch {last.batch:,}"] * run.batch_size_changes
+    parts += [f"sequences of {sequence_length(run, last):,}"] if run.flops_by_length else []
     planned = run.planned
     of_plan = ""
-    if planned and all(step.batch * run.tokens_per_sample == planned.tokens for step in window):
+    if planned and all(is_whole(run, step, planned.tokens) for step in window):
         of_plan = f" ({speed * planned.seconds / planned.tokens:.0%} of planned)"
     parts += [
         f"{speed:,.0f} tokens/s{of_plan}",
-        f"{tflops(run, speed):.3g} TFLOP/s per rank{peak}",
+        f"{tflops(run, speed, last.length):.3g} TFLOP/s per rank{peak}",
         f"{duration((run.samples - last.samples) * seconds / samples)} left",
         f"{last.samples:,} samples",
     ]
@@ -136,9 +137,19 @@ def line(run: Run, window: list[Step]) -> str:
     return " | ".join(parts + [f"{skipped} {'step' if skipped == 1 else 'steps'} skipped"] * bool(skipped))
 
 
-def tflops(run: Run, speed: float) -> float:
-    """Return the throughput of one rank in TFLOP/s. speed: tokens per second of all ranks."""
-    return run.flops_per_token * speed / run.ranks / 1e12
+def is_whole(run: Run, step: Step, tokens: int) -> bool:
+    """Return whether a step has so many tokens, in sequences of whole samples."""
+    return step.batch * run.tokens_per_sample == tokens and step.length is None
+
+
+def sequence_length(run: Run, step: Step) -> int:
+    """Return the length of a step's sequences in a run in which it changes."""
+    return step.length or max(run.flops_by_length)
+
+
+def tflops(run: Run, speed: float, length: int | None = None) -> float:
+    """Return the throughput of one rank in TFLOP/s. speed: tokens per second of all ranks. length: of a `Step`."""
+    return run.flops_by_length.get(length or 0, run.flops_per_token) * speed / run.ranks / 1e12
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any
 from neoxargs.base.files import replace_text
 from neoxargs.files.metrics import read
 from neoxargs.train.track import against_plan
-from neoxargs.train.track.console import tflops
+from neoxargs.train.track.console import sequence_length, tflops
 from neoxargs.train.track.tracker import Answers, Comparison, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 #: The events that a finished run repeats when it is started again.
@@ -49,11 +49,13 @@ class Metrics(Tracker):
             "loss": _finite(step.loss),
             "lr": step.lr,
             "tokens_per_second": round(tokens / step.seconds, 2),
-            "tflops": float(f"{tflops(self.run, tokens / step.seconds):.6g}"),
+            "tflops": float(f"{tflops(self.run, tokens / step.seconds, step.length):.6g}"),
             "elapsed": round(step.elapsed, 4),
             "batch": step.batch,
             "samples": step.samples,
         }
+        if self.run.flops_by_length:
+            row["seq_length"] = sequence_length(self.run, step)
         if step.grad_norm is not None:
             row["grad_norm"] = _finite(step.grad_norm)
         if step.memory is not None:

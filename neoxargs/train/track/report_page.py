@@ -26,6 +26,7 @@ Rows = Sequence[Mapping[str, Any]]
 CHARTS = {
     "lr": ("Learning rate", ""),
     "batch": ("Batch size", "samples"),
+    "seq_length": ("Sequence length", "tokens"),
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
     "memory": ("Peak memory on rank 0", "bytes"),
@@ -36,7 +37,7 @@ CHARTS = {
     "train/kl": ("Distance from the reference model", "nats per token"),
 }
 #: Columns that are drawn only if their values differ.
-VARYING = ("batch",)
+VARYING = ("batch", "seq_length")
 #: Maximum number of charts of tasks; metrics.jsonl has the results of all.
 MAX_TASK_CHARTS = 12
 #: Files of `run_dir` that the page links to, if they exist.

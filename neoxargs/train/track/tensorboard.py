@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from neoxargs.train.track.console import tflops
+from neoxargs.train.track.console import sequence_length, tflops
 from neoxargs.train.track.tracker import (
     Answer,
     Answers,
@@ -62,8 +62,9 @@ def scalars(run: Run, step: Step) -> dict[str, float]:
         "runtime/iteration_time": step.seconds,
         "runtime/samples_per_sec": step.batch / step.seconds,
         "runtime/tokens_per_sec": speed,
-        "runtime/tflops_per_rank": tflops(run, speed),
+        "runtime/tflops_per_rank": tflops(run, speed, step.length),
         **({"train/batch_size": step.batch} if run.batch_size_changes else {}),
+        **({"train/seq_length": sequence_length(run, step)} if run.flops_by_length else {}),
     }
     if step.grad_norm is not None:
         values["train/grad_norm"] = step.grad_norm

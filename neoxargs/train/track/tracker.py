@@ -33,6 +33,8 @@ class Run:
     has_perplexity: bool = True
     """Whether the loss is a cross entropy, whose exponential is the perplexity."""
     batch_size_changes: bool = False
+    flops_by_length: Mapping[int, float] = field(default_factory=dict)
+    """With `seq_length_schedule`, length of the sequences -> floating point operations per token; else empty."""
     kernels: Sequence[str] = ()
     """A line about the kernels of attention, and about each of another package that the configuration asks for."""
     planned: Planned | None = None
@@ -60,6 +62,8 @@ class Step:
     """Seconds spent in steps so far, including those before the run was resumed."""
     skipped: bool = False
     """Whether the update was skipped: fp16 gradients overflowed, or the loss or a gradient was not finite."""
+    length: int | None = None
+    """Tokens of a sequence, into which the samples are cut; None if they stay whole."""
     memory: int | None = None
     """Peak memory of the main rank so far, in bytes: of tensors on a GPU, of the process on a CPU."""
     reports: Mapping[str, float] = field(default_factory=dict)

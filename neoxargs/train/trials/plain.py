@@ -20,6 +20,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import rates
 from neoxargs.facts.objectives import objective
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.weight_decay import WeightDecay
 from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.losses.added_losses import AddedLosses, Term
@@ -116,14 +117,15 @@ def steps(arguments: RankArguments, process: setup.Process) -> tuple[nn.Module, 
     minimise, updates = Objective(config, model), optimizer(config, trained)
     rate, decay, clip = rates(config), WeightDecay.of(config.get), config.get("gradient_clipping")
     sizes, samples, found = BatchSizes.of(config.get), 0, list[Step]()
+    lengths = SequenceLengths.of(config.get)
     model.train()
     first = next(batches)
     tried = _properties(config, minimise, first)
     batches = chain([first], batches)
     for iteration in range(config.training.train_iters):
-        size = sizes.after(samples)
+        size, length = sizes.after(samples), lengths.after(samples)
         accumulated, samples = size // config.batch.train_micro_batch_size_per_gpu, samples + size
-        step = list(islice(batches, accumulated))
+        step = [batch.cut(length) if lengths.changes else batch for batch in islice(batches, accumulated)]
         counts = [int((batch.labels != IGNORED).sum()) for batch in step]
         by_token = config.training.loss_average == "tokens"
         shares = [count / max(sum(counts), 1) if by_token else 1 / accumulated for count in counts]

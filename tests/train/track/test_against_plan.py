@@ -106,12 +106,12 @@ def plant(run: Loop, clock: Clock) -> None:
             clock.spend("data")
             yield None
 
-    def timed_step(batches: Any, told: tuple[int, ...], samples: int) -> Callable[[], Result]:
+    def timed_step(batches: Any, told: tuple[int, ...], samples: int, length: int | None) -> Callable[[], Result]:
         next(batches)
         clock.spend("compute")
         link.send()
         link.relay()
-        return take(batches, told, samples)
+        return take(batches, told, samples, length)
 
     def timed_evaluation(batches: Any, count: int) -> HeldOut:
         clock.spend("evaluate")
