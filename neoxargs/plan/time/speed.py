@@ -180,7 +180,7 @@ def estimate_speed(
 
 
 def _cut(config: Config, length: int) -> Config:
-    """Return a configuration of which each sample is a sequence of this length, with as many tokens in a micro batch."""
+    """Return a configuration with samples of this length, and as many tokens in a micro batch."""
     pieces, source = config.shape.seq_length // length, config.source("seq_length")
     micro, total = config.batch.train_micro_batch_size_per_gpu, config.batch.train_batch_size
     values = {

@@ -262,3 +262,13 @@ def test_each_validation_set_is_evaluated(folder: Path, capsys: pytest.CaptureFi
     assert sets == pytest.approx(alone * (3 * 4 + 1) / (4 + 1))
     assert main(["preview", *text_of(data + SAVING).split()]) == 0
     pinned([line for line in capsys.readouterr().out.splitlines() if line.startswith("evaluation") or " sets" in line])
+
+
+def test_sequences_that_grow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    phases = "seq_length_schedule: [{until: 10, length: 8}, {until: 320 samples, length: 16}, {length: 32}]\n"
+    found = forecast(MIXTURE + "train_batch_size: 16\n" + phases, capsys, "--html", "page.html")
+    whole = forecast(MIXTURE + "train_batch_size: 16\n", capsys)
+    assert found["tokens"] == whole["tokens"] and found["data"] == whole["data"]
+    page = Path("page.html").read_text()
+    assert "Sequence length" in page
+    assert "sequences of 8 from iteration 1, 16 from iteration 11 and 32 from iteration 21" in page

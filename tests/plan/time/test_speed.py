@@ -99,3 +99,19 @@ def test_experts_are_divided_and_reduced_among_the_ranks_that_have_them(tmp_path
     )
     assert ModelStates(plan.config, after).partition == -(-rest // 8) + -(-after.of_experts // 2)
     pinned(to_text(plan, []), "per layer")
+
+
+def test_a_run_with_growing_sequences_takes_the_time_of_its_phases(tmp_path: Path) -> None:
+    """Each phase as a run of its own, of samples that are as short as its sequences, with as many tokens in a step."""
+    phases = "[{until: 300, length: 256}, {until: 500, length: 1024}, {length: 2048}]"
+    growing, _ = plan_and_stream(tmp_path, "checkpoint_activations=true", f"seq_length_schedule={phases}")
+    alone = {
+        length: plan_and_stream(
+            tmp_path, "checkpoint_activations=true", f"seq_length={length}",
+            f"train_micro_batch_size_per_gpu={8 * 2048 // length}",
+        )[0].speed.step
+        for length in (256, 1024, 2048)
+    }  # fmt: skip
+    assert alone[256] < alone[1024] < alone[2048] == growing.speed.step
+    assert growing.speed.total == pytest.approx(300 * alone[256] + 200 * alone[1024] + 500 * alone[2048])
+    assert growing.speed.between(400, 600) == pytest.approx(100 * alone[1024] + 100 * alone[2048])

@@ -365,3 +365,18 @@ def test_every_validation_set_is_drawn(count: int, titles: list[str], tmp_path: 
     charts = re.findall('aria-label="(Validation sets[^"]*)"(.*?)</svg></figure>', text)
     assert [title for title, _ in charts] == titles
     assert all(f"<title>set{number} after" in "".join(drawn for _, drawn in charts) for number in range(count))
+
+
+def test_a_step_of_shorter_sequences_has_their_length_and_operations(tmp_path: Path) -> None:
+    grown = replace(run(tmp_path), flops_by_length={32: 3e6, 128: 6e6}, ranks=1)
+    short, whole = step(1, length=32, seconds=2.0), step(2, seconds=2.0)
+    assert [scalars(grown, each)["train/seq_length"] for each in (short, whole)] == [32, 128]
+    rates = [scalars(grown, each)["runtime/tflops_per_rank"] for each in (short, whole)]
+    assert rates[0] == rates[1] / 2
+    assert "sequences of 32" in console.line(grown, [whole, short]).split(" | ")
+    record = Metrics(tmp_path / run_metrics.FILE)
+    record.on_start(grown)
+    record.on_step(short)
+    record.file.close()
+    assert list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]["seq_length"] == 32
+    assert "train/seq_length" not in scalars(run(tmp_path), whole)
