@@ -49,6 +49,11 @@ PHASES = DENSE + (
 )
 WSD = DENSE + "lr_decay_style: WSD\nlr_wsd_decay_iters: 300\nlr_wsd_decay_style: linear\nmin_lr: 0.0001\n"
 WSD += "weight_decay_incr_style: linear\nstart_weight_decay: 0.0\nend_weight_decay: 0.5\n"
+RAMPS = DENSE + (
+    "train_micro_batch_size_per_gpu: 16\n"
+    "batch_size_schedule: [{until: 50, size: 16}, {size: 64}]\n"
+    "seq_length_schedule: [{until: 100, length: 64}, {length: 1024}]\n"
+)
 STEPS = "steps are those of plain torch"
 ROUTER = "the losses of a router of zeros are those of equal probabilities"
 REPLICAS = "ranks with the same part of the model hold the same numbers"
@@ -133,8 +138,9 @@ def test_planted_faults_are_found(
         (KTO, ()),
         (PHASES, ()),
         (WSD, ()),
+        (RAMPS, ()),
     ],
-    ids=["experts", "adapters", "muon", "mup", "dpo", "kto", "phases", "wsd"],
+    ids=["experts", "adapters", "muon", "mup", "dpo", "kto", "phases", "wsd", "ramps"],
 )
 def test_nothing_is_contradicted(
     text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
