@@ -10,7 +10,7 @@ from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths, begins_of_phases
-from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
+from neoxargs.resolve.rules.rule import Finding, check, refuse, refuse_entries, warn
 
 #: Kinds of layers without a pattern of blocks, whose sequences can have any length.
 ANY_LENGTH = ("global", "flash", *RECURRENT)
@@ -20,7 +20,7 @@ ANY_LENGTH = ("global", "flash", *RECURRENT)
 def seq_length_phases_cut_whole_samples(
     seq_length_schedule: Sequence[Any] | None, seq_length: int, train_batch_size: int,
     rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None,
-) -> Finding | None:  # fmt: skip
+) -> Finding | list[Finding] | None:  # fmt: skip
     """seq_length_schedule lists the lengths of the sequences in their order, up to seq_length. Each sample of
     seq_length tokens is cut into sequences of the current length, which must therefore divide seq_length.
 
@@ -35,7 +35,7 @@ def seq_length_phases_cut_whole_samples(
         sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
         begins_of_phases(seq_length_schedule, seq_length, sizes)
     except Mistakes as error:
-        return refuse(f"{PHASES}, {error.wrong}", error.advice, about=[PHASES, "seq_length"])
+        return refuse_entries(PHASES, error)
     return None
 
 
