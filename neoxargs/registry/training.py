@@ -24,7 +24,7 @@ class Training(Group, origin="NeoX", effect="run"):
     samples: the run has the largest number of steps in which no sample is read more than this many times. Every pass
     has a different order. Needs token files."""
 
-    seq_length_schedule: list[dict[str, Any]] | None = param(None, ours=True, origin="DSC")
+    seq_length_schedule: list[dict[str, Any]] | None = param(None, ours=True)
     """The length of the sequences as a list of phases `{until, length}`: each is longer than the one before it and
     divides `seq_length`, the length of the last phase, which has no `until`. `until` counts from the beginning of the
     run: iterations (`2000`), `20B tokens` or `5M samples`. Samples keep `seq_length` tokens and are cut into sequences
