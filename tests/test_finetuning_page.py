@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from neoxargs.cli import main
 from neoxargs.files import metrics as run_metrics
-from tests.support.paths import CONFIGS, DOCS, ROOT
+from tests.support.page_example import run_example
+from tests.support.paths import CONFIGS, DOCS
 
 #: A few steps are enough to see that everything fits together.
 SHORT = "--set train_iters=4 --set eval_interval=2 --set eval_iters=1 --set log_interval=1 --set maximum_tokens=8"
 
 
-def commands() -> list[str]:
-    """Return the commands of the example, each in one line."""
-    example = (DOCS / "finetuning.md").read_text(encoding="utf-8").partition("\n## The data")[0]
-    text = "".join(re.findall(r"^```sh\n(.*?)^```", example, flags=re.M | re.S))
-    return text.replace("\\\n", " ").splitlines()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_example_runs(tmp_path: Path) -> None:
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
-    for name in ("deepy.py", "configs", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    printed = ""
-    for command in commands():
-        assert command.startswith(".venv/bin/python deepy.py "), command
-        launches = re.search(r"deepy\.py (train|generate)\.py", command)
-        words = ["bash", "-c", f"{command} {SHORT}" if launches else command]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
-        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        printed += done.stdout
+    printed = run_example("finetuning.md", tmp_path, SHORT)
     shown = re.search(r"^```\n(### User\n.*?)^```", (DOCS / "finetuning.md").read_text(encoding="utf-8"), re.M | re.S)
     assert shown and shown[1] in printed
     for run in ("functions", "functions-lora"):
