@@ -47,7 +47,11 @@ def run(options: argparse.Namespace) -> int:
     if options.ledger:
         launches, step = launches_of(Path(options.files[0]) / metrics.FILE, options.step)
         read = accounts(launches)
-        head = {"step": step, "samples": launches[-1].end, "launches": len(launches)}
+        head = {
+            "step": step,
+            "samples": sum(len(samples) for launch in launches for samples in launch.ranges),
+            "launches": len(launches),
+        }
         found, text = {**head, "datasets": _to_json(read)}, ledger_text(head, read)
     else:
         listed = documents_of(config_of(Request.of(options)), _range(options.sample))
@@ -77,24 +81,28 @@ def documents_of(config: Config, numbers: range) -> list[Part]:
 def launches_of(file: Path, step: int | None) -> tuple[list[Launch], int]:
     """Return the parts of a run up to a step, and the last step. Raises Problems."""
     try:
-        rows = [row for row in metrics.read(file) if row["event"] in ("start", "step")]
-        kept = [row for row in rows if step is None or row["step"] <= step]
-        found: list[list[Any]] = []
+        found: list[tuple[dict[str, Any], list[list[int]]]] = []
         last = 0
-        for row in kept:
-            if row["event"] == "start":
-                found.append([row, row["samples"], row["samples"]])
-            else:
-                last = row["step"]
-                found[-1][2] = row["samples"]
-        parts = [(row["values"], row["files"], first, end) for row, first, end in found if end > first]
+        for row in metrics.read(file):
+            if row["event"] == "start" and (step is None or row["step"] < step):
+                found.append((row, []))
+            elif row["event"] == "step" and (step is None or row["step"] <= step):
+                last, end = row["step"], row["samples"] + row.get("left_out", 0)
+                ranges = found[-1][1]
+                if not ranges or ranges[-1][1] != end - row["batch"]:  # after samples that were left out
+                    ranges.append([end - row["batch"], end])
+                ranges[-1][1] = end
+        parts = [(row["values"], row["files"], ranges) for row, ranges in found if ranges]
     except (OSError, ValueError, LookupError, TypeError):
         parts = []
     if not parts:
         what = "this file does not say which data the steps of a run have read"
         hint = "pass the run_dir of a run of train.py; earlier versions did not record it"
         raise Problems(Problem(what, Place(str(file), 0, 0), hint, id="ledger-not-recorded"))
-    return [Launch(with_text(recorded_config(values)), *more) for values, *more in parts], last
+    return [
+        Launch(with_text(recorded_config(values)), files, [range(*bounds) for bounds in ranges])
+        for values, files, ranges in parts
+    ], last
 
 
 def _range(text: str) -> range:

@@ -114,9 +114,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     described = replace(described, planned=arguments.planned)
     stops = config.checkpoint.on_save_error == "stop"
     folders = RunFolders(_folders(config) if process.main else {})
-    trackers = Trackers(
-        _trackers(config, described.folder, position.samples) if process.main else [], described.folder, stops, folders
-    )
+    trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
     for tracker in trackers.each:
         tracker.on_start(described)
     # A run that makes no step does not save again.
@@ -219,8 +217,8 @@ def peak_tflops(config: Config, gpu: str) -> float | None:
     return device.half / 1e12 if device else None
 
 
-def _trackers(config: Config, folder: Path, samples: int) -> list[Tracker]:
-    """Return the trackers that the configuration asks for, the console first. samples: those read before the run."""
+def _trackers(config: Config, folder: Path) -> list[Tracker]:
+    """Return the trackers that the configuration asks for, the console first."""
     options, profiling = config.logging, config.profiling
     steps = profiling.profile_step_start, profiling.profile_step_stop
     bar = ProgressBar() if sys.stdout.isatty() else None
@@ -229,7 +227,7 @@ def _trackers(config: Config, folder: Path, samples: int) -> list[Tracker]:
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
     page = Page([*describe(config), *_launched(config)], partial(timeline_of, config))
-    trackers += [page, metrics.Metrics(folder / METRICS, _recorded(config, samples))]
+    trackers += [page, metrics.Metrics(folder / METRICS, _recorded(config))]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
@@ -245,10 +243,10 @@ def _trackers(config: Config, folder: Path, samples: int) -> list[Tracker]:
     return [*trackers, bar] if bar else trackers
 
 
-def _recorded(config: Config, samples: int) -> dict[str, Any]:
+def _recorded(config: Config) -> dict[str, Any]:
     """Return what determines the samples that a run reads, for `deepy data --ledger`."""
     files = files_of({"train": sources(config.data, config.post_training)["train"]})
-    return {"samples": samples, "values": train_values(config), "files": {name: digest(name) for name in files}}
+    return {"values": train_values(config), "files": {name: digest(name) for name in files}}
 
 
 def _launched(config: Config) -> list[tuple[str, str]]:

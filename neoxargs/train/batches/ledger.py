@@ -34,8 +34,8 @@ class Launch(NamedTuple):
     config: Config
     files: Mapping[str, str]
     """Prefix -> digest of the token file at that time (files/token_files/index.py)."""
-    first: int
-    end: int
+    ranges: Sequence[range]
+    """The numbers of the samples that its steps have read, in their order."""
 
 
 class Account(NamedTuple):
@@ -97,8 +97,9 @@ def _read_by(launch: Launch, folder: Path) -> Iterator[tuple[str, Integers]]:
     together = config.batch.train_micro_batch_size_per_gpu * Layout.of(config).data
     length = used(len(samples), together if config.data.sample_order == "gpt-neox" else 1)
     offsets: dict[str, Integers] = {}
-    for first in range(launch.first, launch.end, TOGETHER):
-        for part in spans(samples, np.arange(first, min(first + TOGETHER, launch.end)) % length):
+    read = (each[first : first + TOGETHER] for each in launch.ranges for first in range(0, len(each), TOGETHER))
+    for numbers in read:
+        for part in spans(samples, np.arange(numbers.start, numbers.stop) % length):
             prefix = part.file.path_prefix
             if prefix not in offsets:
                 offsets[prefix] = np.cumsum([0, *part.file.sequence_lengths], dtype=np.int64)
