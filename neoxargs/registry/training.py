@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Natural, Seed
+from neoxargs.registry.types import Bound, Count, Natural, Positive, Seed
 
 
 class Training(Group, origin="NeoX", effect="run"):
@@ -55,6 +55,29 @@ class Training(Group, origin="NeoX", effect="run"):
     max_skipped_steps: Count = param(10, ours=True)
     """Number of steps skipped in a row after which the run stops: with `on_divergence: skip`, and in fp16 with a fixed
     `fp16.loss_scale`. Steps with a finite loss after which a dynamic loss scale is lowered do not count."""
+
+    on_spike: Literal["ignore", "warn", "skip", "skip_samples"] = param("ignore", ours=True)
+    """Reaction to a spike: a step whose loss, or whose gradient norm in the embedding, in a layer or in the output, is
+    far above the median of the steps before it. `warn` reports it, with the weight and the rank that had the largest
+    gradient, and the samples of the step; `skip` also leaves weights, optimizer state and learning rate unchanged in
+    this step, for which the host waits for the gradients of every step; `skip_samples` then leaves out the next
+    `spike_skip_samples` samples of the data too. With `skip` and `skip_samples`, which fp16 does not support, a loss or
+    gradient that is infinite or NaN counts as a spike."""
+
+    spike_threshold: Positive = param(10.0, ours=True)
+    """How many deviations above the median a loss or gradient norm is a spike. A deviation is the median absolute
+    deviation divided by 0.6745, which is the standard deviation of normally distributed values."""
+
+    spike_window: Annotated[int, Bound(ge=4)] = param(128, ours=True)
+    """Number of the last steps whose loss and gradient norms are the usual ones. No finite value is a spike before half
+    of them."""
+
+    spike_skip_samples: Natural = param(0, ours=True)
+    """Number of samples that are left out after a spike, with `on_spike: skip_samples`. They do not count as consumed:
+    the schedule and the number of steps stay."""
+
+    max_spikes: Count = param(10, ours=True)
+    """Number of spikes of the whole run that are skipped; at the next one, the run stops without saving."""
 
     char_level_ppl: bool = param(False, effect="log")
     """Also reports the perplexity per character in evaluations during training, so that runs with different tokenizers

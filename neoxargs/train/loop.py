@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from neoxargs.base.problems import Problems
@@ -15,15 +15,15 @@ from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.checkpoint.saving import Position
-from neoxargs.train.engine.divergence import Divergence
+from neoxargs.train.engine.divergence import Divergence, too_many_spikes
+from neoxargs.train.engine.spikes import SKIPPING, Spike
 from neoxargs.train.engine.steps import Result, Trainer
 from neoxargs.train.evaluation.in_training import Evaluations, Results
-from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import memory
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track.against_plan import EVALUATION, SAVING, Spent
-from neoxargs.train.track.tracker import Comparison, Evaluation, Outcome, Step
+from neoxargs.train.track.tracker import Comparison, Evaluation, Outcome, SpikeEvent, Step
 from neoxargs.train.track.trackers import Trackers
 
 
@@ -77,7 +77,7 @@ class Loop:
         Raises Problems if training diverges, or if a checkpoint or what a tracker writes cannot be saved.
         """
         last = self.training.train_iters
-        batches = self.spent.waiting(self.data.train(self.position.samples))
+        self._read_data_from(self.position)
         save_after = save_iterations(self.saves.options, last) if self.saves.options.save else []
         if self.position.iteration == 0 and self._steps_left():
             self._report(self.evaluations.before_training())
@@ -86,7 +86,7 @@ class Loop:
             while self._steps_left() and not self.reason:
                 iteration = self.position.iteration + 1
                 self.progress.step(iteration)
-                self._step(batches)
+                self._step()
                 exits = self._exit_reason()
                 follows = iteration in save_after or exits or iteration == last or self.evaluations.due(iteration)
                 self._read(unread=0 if follows or iteration % self.read_every == 0 else 1)
@@ -115,15 +115,18 @@ class Loop:
         every = self.training.exit_interval
         return "exit_interval" if every and self.position.iteration % every == 0 and self._steps_left() else ""
 
-    def _step(self, batches: Iterator[MicroBatch] | None) -> None:
+    def _read_data_from(self, position: Position) -> None:
+        self.batches = self.spent.waiting(self.data.train(position.next_sample))
+
+    def _step(self) -> None:
         self.data.comparison.check()
         # The schedule advances at the end of a step, so this is the learning rate of this step.
         lr, began, iteration = self.trainer.learning_rate(), time.perf_counter(), self.position.iteration + 1
         batch = self.sizes.after(self.position.samples)
         length = self.lengths.shorter(self.position.samples) if self.lengths else None
         told = self.stop.tell(iteration, busy=self.saves.writing)
-        result = self.trainer.take_step(batches, told, batch, length)
-        self.position = Position(iteration, self.position.samples + batch)
+        result = self.trainer.take_step(self.batches, told, batch, length)
+        self.position = replace(self.position, iteration=iteration, samples=self.position.samples + batch)
         self.unread.append(_Unread(self.position, batch, length, lr, began, result))
 
     def _read(self, unread: int = 0) -> None:
@@ -156,6 +159,8 @@ class Loop:
             reports=result.reports,
         )
         self.trackers.tell(lambda tracker: tracker.on_step(step))
+        if result.spike:
+            self._react(result, result.spike, taken)
         self._compare(self.spent.after(step))
         reason, busy = self.stop.answer(result.told)
         self.reason = self.reason or reason
@@ -163,6 +168,27 @@ class Loop:
         if self.saves.pending and not busy:
             with self.spent.on(SAVING):
                 self.saves.finish()
+
+    def _react(self, result: Result, spike: Spike, taken: _Unread) -> None:
+        """Report a spike, and do what `on_spike` says of the steps that follow. Raises Problems."""
+        options, first = self.training, taken.position.next_sample - taken.batch
+        where = result.where or (spike.where and f"the largest gradient is that of {spike.where}")
+        event = SpikeEvent(
+            taken.position.iteration, spike.what, spike.value, spike.median, spike.score, where,
+            (first, taken.position.next_sample - 1), options.on_spike,
+        )  # fmt: skip
+        self.trackers.tell(lambda tracker: tracker.on_spike(event))
+        if options.on_spike not in SKIPPING:
+            return
+        assert self.trainer.spikes
+        self.trainer.spikes.count += 1
+        if self.trainer.spikes.count > options.max_spikes:
+            unsaved = self.saves.problems_of_finishing()
+            raise Problems([too_many_spikes(options, event.describe(options.spike_window), self.saves.last), *unsaved])
+        if options.on_spike == "skip_samples":
+            # Every result is read at once, so this is the position of the run.
+            self.position = replace(self.position, left_out=self.position.left_out + options.spike_skip_samples)
+            self._read_data_from(self.position)
 
     def _compare(self, compared: Comparison | None) -> None:
         if compared:

@@ -43,6 +43,7 @@ from neoxargs.train.checkpoint.prompt_from_text import starting_from_text
 from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
 from neoxargs.train.engine import build
+from neoxargs.train.engine.spikes import SKIPPING
 from neoxargs.train.evaluation.characters import CharacterCounter
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.evaluation.questions import questions
@@ -99,7 +100,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
         raise Problems(refused)
     trainer = build.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trainer.deepspeed, process)
-    saver.begun = begun
+    saver.begun, saver.spikes = begun, trainer.spikes
     saver.written = Written(run_of(arguments.launch), job=arguments.job)
     if config.checkpoint.checkpoint_validation_with_forward_pass and not model.is_reward_model(config):
         saver.forward_pass = ForwardPass(config, trainer, vocabulary)
@@ -148,12 +149,13 @@ def attention_line(config: Config, device: torch.device) -> Iterator[str]:
 
 def read_every(config: Config, device: torch.device) -> int:
     """Return after how many steps the host waits for a result; see `Loop.read_every`."""
-    # The last two wait in every step: for fp16's overflow check, and to know whether a step is skipped.
+    # The last three wait in every step: for fp16's overflow check, and to know whether a step is skipped.
     at_once = (
         device.type == "cpu",
         config.profiling.profile,  # which starts and ends between two steps
         config.precision.precision == "fp16",
         config.training.on_divergence == "skip",
+        config.training.on_spike in SKIPPING,
     )
     return 1 if any(at_once) else config.logging.log_interval
 

@@ -286,8 +286,8 @@ def _header(chart: Chart, unit: str, note: str, width: int) -> tuple[str, int]:
 
 #: The CSS of colours, letters and charts, and of a page with charts.
 _LIGHT, _DARK = (
-    "--train: #2563eb; --validation: #d97706; --test: #0f9d58;",
-    "--train: #60a5fa; --validation: #fbbf24; --test: #4ade80;",
+    "--train: #2563eb; --validation: #d97706; --test: #0f9d58; --mark: #dc2626;",
+    "--train: #60a5fa; --validation: #fbbf24; --test: #4ade80; --mark: #dc2626;",
 )
 #: Of curves alone, for a page with other colours.
 CURVES = f"""

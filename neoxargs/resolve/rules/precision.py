@@ -281,3 +281,30 @@ def loss_scale_settles_early(
         what = f"with {names[0]} ({power}) and {window}, the loss scale is at most {2**power} in all {train_iters} "
         return warn(f"{what}iterations", f"set {names[0]} to {high}", [*names, "fp16.loss_scale_window"])
     return None
+
+
+@check
+def skipped_spikes_need_no_loss_scale(on_spike: str, precision: str) -> Finding | None:
+    """In fp16, DeepSpeed lowers the loss scale after every step that is skipped, so a step that is skipped because its
+    loss or gradient stands out would change how the next ones are computed.
+
+        on_spike: skip
+        precision: fp16
+    """
+    if on_spike not in ("skip", "skip_samples") or precision != "fp16":
+        return None
+    what = f"on_spike ({on_spike}) cannot be combined with precision (fp16): a skipped step lowers the loss scale"
+    return refuse(what, "set precision: bfloat16, or on_spike: warn", about=["on_spike", "precision"])
+
+
+@check
+def skip_samples_skips_some(on_spike: str, spike_skip_samples: int) -> Finding | None:
+    """on_spike: skip_samples leaves out as many samples after a spike as spike_skip_samples says. If it is 0, only the
+    step is skipped.
+
+        on_spike: skip_samples
+    """
+    if on_spike != "skip_samples" or spike_skip_samples:
+        return None
+    what = "on_spike (skip_samples) needs spike_skip_samples, which is 0"
+    return refuse(what, "set spike_skip_samples, or on_spike: skip", about=["on_spike", "spike_skip_samples"])

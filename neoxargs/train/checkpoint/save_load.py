@@ -78,7 +78,9 @@ class Checkpoints(Saver):
         if not self.options.no_load_rng:
             self._load_random_state(checkpoint, same_layout, state["iteration"])
         self.last = checkpoint
-        return Position(state["iteration"], state["consumed_samples"])
+        if self.spikes and (before := state.get("spikes")):
+            self.spikes.restore(before)
+        return Position(state["iteration"], state["consumed_samples"], state.get("left_out_samples", 0))
 
     def _start(self) -> Position:
         """Start from scratch, or from the weights of a frozen model."""

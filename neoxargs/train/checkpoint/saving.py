@@ -42,6 +42,7 @@ from neoxargs.train.checkpoint.validation import KEY, ForwardPass
 from neoxargs.train.deepspeed import checkpoint_io, interface
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
+from neoxargs.train.engine.spikes import Spikes
 from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.setup import Process, suppress_output
@@ -53,7 +54,14 @@ class Position:
 
     iteration: int = 0
     samples: int = 0
-    """Training samples consumed so far, which is also the index of the next one."""
+    """Training samples consumed so far."""
+    left_out: int = 0
+    """Training samples that were left out so far, as `on_spike` says."""
+
+    @property
+    def next_sample(self) -> int:
+        """The number of the next sample."""
+        return self.samples + self.left_out
 
 
 class Saved(NamedTuple):
@@ -78,6 +86,7 @@ class Saver:
     forward_pass: with `checkpoint_validation_with_forward_pass`, what computes the recorded loss.
     references: the reference log-probabilities of preference training.
     written, validation_loss: what its checkpoints record of this run, and of the model at the next save.
+    spikes: what is judged by earlier steps, with `on_spike`.
     initial: the checkpoint whose weights the run began with (`finetune`); None if they were random or a frozen model's.
     """
 
@@ -85,6 +94,7 @@ class Saver:
     references: References | None = None
     initial: checkpoint_folder.Base | None = None
     written = checkpoint_folder.Written()
+    spikes: Spikes | None = None
     validation_loss: float | None = None
 
     def __init__(self, config: Config, engine: interface.Engine, process: Process) -> None:
@@ -183,7 +193,12 @@ class Saver:
 
     def _write_files(self, files: RankFiles, position: Position) -> None:
         part, rank = files.part, self.process.rank
-        state: dict[str, Any] = {"iteration": position.iteration, "consumed_samples": position.samples}
+        state: dict[str, Any] = {
+            "iteration": position.iteration,
+            "consumed_samples": position.samples,
+            "left_out_samples": position.left_out,
+            "spikes": self.spikes and self.spikes.state(),
+        }
         if self.forward_pass:
             state[KEY] = self.forward_pass.measure()
         module = self.engine.module

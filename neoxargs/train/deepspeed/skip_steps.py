@@ -1,7 +1,7 @@
-"""Skip steps whose loss or gradients are not finite, on all ranks alike (`on_divergence: skip`).
+"""Skip steps that would do harm, on all ranks alike (`on_divergence: skip`, `on_spike`).
 
-Not used in fp16, where DeepSpeed skips such a step itself and lowers the loss scale. All ranks agree before the step,
-because those of another pipeline stage or tensor parallel rank may see only finite numbers.
+Not used in fp16, where DeepSpeed skips a step that is not finite itself and lowers the loss scale. All ranks agree
+before the step, because those of another pipeline stage or tensor parallel rank may see only finite numbers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ from neoxargs.train.process.mesh import Mesh
 Losses = Callable[[], Sequence[Tensor]]
 
 
-def install(engine: interface.Engine, mesh: Mesh, losses: Losses) -> None:
-    """Replace the step of an engine. losses: returns the losses of this rank's micro batches in the current step."""
+def skip_diverged(engine: interface.Engine, mesh: Mesh, losses: Losses) -> None:
+    """Skip steps that are not finite. losses: returns those of this rank's micro batches in the current step."""
+    holdings = Holdings(engine, mesh)
+    skip_unless(engine, lambda: is_finite_everywhere([*losses(), *holdings.gradients().values()], engine.device))
+
+
+def skip_unless(engine: interface.Engine, takes: Callable[[], bool]) -> None:
+    """Replace the step of an engine. takes: whether to take a step, equal on every rank; called before each."""
     if engine.fp16_enabled():
         return
-    take, holdings = engine._take_model_step, Holdings(engine, mesh)
+    take = engine._take_model_step
 
-    def take_unless_diverged(*arguments: Any, **keywords: Any) -> None:
-        if is_finite_everywhere([*losses(), *holdings.gradients().values()], engine.device):
+    def take_or_skip(*arguments: Any, **keywords: Any) -> None:
+        if takes():
             take(*arguments, **keywords)
             return
         with _without_effect(engine):
@@ -36,7 +42,7 @@ def install(engine: interface.Engine, mesh: Mesh, losses: Losses) -> None:
         # Otherwise the engine would report the norm of an earlier step.
         engine._global_grad_norm = None
 
-    interface.replace(engine, _take_model_step=take_unless_diverged)
+    interface.replace(engine, _take_model_step=take_or_skip)
 
 
 def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> bool:

@@ -24,6 +24,7 @@ from neoxargs.facts.model import rows_for
 from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.train.deepspeed import buckets, expert_groups, half_precision, interface, patches, skip_steps, swap
+from neoxargs.train.deepspeed.optimizer_view import before_step
 from neoxargs.train.deepspeed.pipeline_module import send_within
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import recompute, timing
@@ -35,6 +36,7 @@ from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.pipeline import pipeline
 from neoxargs.train.engine.recurrent_kernels import use_kernels
 from neoxargs.train.engine.reports import StepReporter
+from neoxargs.train.engine.spikes import Spikes
 from neoxargs.train.engine.steps import Pipelined, Plain, Trainer
 from neoxargs.train.losses import objective
 from neoxargs.train.losses.added_losses import AddedLosses
@@ -100,14 +102,21 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
         _patch_engine_without_zero(engine, mesh)
     reporter = StepReporter(config.logging, engine, mesh, shared)
     # The hook that is installed last runs first.
+    spikes = None
+    if trains and config.training.on_spike != "ignore":
+        spikes = Spikes(config.training, engine, mesh, lambda: trainer.losses())
+        if spikes.decides:
+            skip_steps.skip_unless(engine, spikes.is_usual)
+        else:
+            before_step(engine, spikes.measure)
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
     by_token = config.training.loss_average == "tokens"
     watch = NonFinite(engine, mesh) if trains else None
     trainer = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, shared.losses, by_token)
-    trainer.kernels = kernels
+    trainer.kernels, trainer.spikes = kernels, spikes
     if trains and config.training.on_divergence == "skip":
-        skip_steps.install(engine, mesh, trainer.losses)
+        skip_steps.skip_diverged(engine, mesh, trainer.losses)
     return trainer
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from neoxargs.base.problems import Problem
 from neoxargs.registry.training import Training
+from neoxargs.train.engine.spikes import SKIPPING
 from neoxargs.train.engine.steps import Result
 
 
@@ -18,6 +19,9 @@ class Divergence:
 
     def ends_run(self, result: Result) -> bool:
         """Whether training stops after a step with this result."""
+        if self._is_skipped_as_spike(result):
+            self.in_a_row = 0
+            return False
         stops, finite = self.options.on_divergence == "stop", math.isfinite(result.loss)
         # fp16 skips steps with an overflow and lowers a dynamic loss scale; their loss may be infinite.
         if stops and (result.diverged or not (finite or result.overflowed)):
@@ -26,6 +30,9 @@ class Divergence:
         failed = result.diverged or not finite or result.skipped
         self.in_a_row = self.in_a_row + 1 if failed and not recovers else 0
         return self.in_a_row >= self.options.max_skipped_steps
+
+    def _is_skipped_as_spike(self, result: Result) -> bool:
+        return result.spike is not None and self.options.on_spike in SKIPPING
 
     def problem(self, result: Result, iteration: int, last: Path | None) -> Problem:
         """Return why the run ended with this result. last: the latest checkpoint."""
@@ -46,3 +53,13 @@ class Divergence:
             hint += ", or remove fp16.loss_scale, so that the loss scale is lowered after an overflow"
             about.append("fp16.loss_scale")
         return Problem(what, hint=hint, id="steps-keep-diverging", about=tuple(about))
+
+
+def too_many_spikes(options: Training, spike: str, last: Path | None) -> Problem:
+    """Return why the run ended at a spike. spike: what it is. last: the latest checkpoint."""
+    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+    what = f"max_spikes ({options.max_spikes}) was exceeded: {spike}; training stopped without saving; {latest}"
+    hint = "look at the samples of the spikes; set a lower lr or gradient_clipping, or a higher spike_threshold or "
+    hint += "max_spikes"
+    about = ("max_spikes", "on_spike", "spike_threshold", "lr", "gradient_clipping")
+    return Problem(what, hint=hint, id="spikes-keep-coming", about=about)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -67,6 +67,18 @@ class NonFinite:
         what = [f"the loss is {loss}"] * bool(loss) + [f"the gradient of {name} is {word}"] * bool(name)
         place = f"rank {rank} on {host}" + f" (pipeline stage {stage})" * (self.mesh.pipe.size > 1)
         return f"first found on {place}, where {' and '.join(what)}"
+
+    def describe_largest(self, gradients: Gradients, belongs: Callable[[str], bool]) -> str:
+        """Return which of the weights that belong had the largest gradient, and on which rank. Collective."""
+        own = [
+            (value, name)
+            for names, largest in gradients
+            for name, value in zip(names, largest.tolist(), strict=True)
+            if belongs(name)
+        ]
+        of_ranks = of_all_ranks((*max(own, default=(-1.0, "")), self.mesh.pipe.rank))
+        rank, (_, name, stage) = max(enumerate(of_ranks), key=lambda found: found[1][0])
+        return name and f"{name} on rank {rank}" + f" (pipeline stage {stage})" * (self.mesh.pipe.size > 1)
 
     def _add(self, gradients: Sequence[tuple[str, Tensor]]) -> None:
         present = [(name, gradient) for name, gradient in gradients if gradient.numel()]

@@ -34,6 +34,7 @@ from neoxargs.train.deepspeed import interface, patches
 from neoxargs.train.deepspeed.optimizer_view import loss_scale
 from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
 from neoxargs.train.engine.reports import StepReporter
+from neoxargs.train.engine.spikes import Spike, Spikes, group_of
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
@@ -60,6 +61,8 @@ class Result:
     """Where that was first; "" if it is not known."""
     reports: dict[str, float] = field(default_factory=dict)
     """Optional reports: series name -> value (see reports.py)."""
+    spike: Spike | None = None
+    """What stands out of the steps before, if anything does and `on_spike` asks for it."""
     told: tuple[int, ...] = ()
     """The largest on any rank of each number that the ranks told."""
 
@@ -95,6 +98,7 @@ class Trainer:
         self.kernels: list[str] = []
         #: The length of the step's sequences, into which samples are cut; None if these are whole.
         self.length: int | None = None
+        self.spikes: Spikes | None = None
         self.batch_size = int(deepspeed.train_batch_size())
         self.micro_batches = int(deepspeed.gradient_accumulation_steps())
 
@@ -158,13 +162,22 @@ class Trainer:
         fp16, overflowed = engine.fp16_enabled(), skipped and engine.fp16_enabled()
         fixed = fp16 and not engine.dynamic_loss_scale()
         on_device = [norm] if isinstance(norm, Tensor) and norm.device == engine.device else []
-        reading = Reading([loss, watch.flags, *self.reporter.sums(), *on_device], engine.device)
+        spikes = self.spikes
+        sums, scale, spike = (spikes.sums, spikes.scale, spikes.found) if spikes else (loss.new_empty(0), 1.0, None)
+        reading = Reading([loss, watch.flags, *self.reporter.sums(), sums, *on_device], engine.device)
         norm_on_host = None if norm is None or on_device else float(norm)
         gradients, losses, reports = watch.largest, self.losses(), self.reporter.after_step(skipped)
 
         def read() -> Result:
-            (mean,), (found, *largest), of_losses, of_measures, *of_norm = reading.read()
+            (mean,), (found, *largest), of_losses, of_measures, judged, *of_norm = reading.read()
             diverged = not overflowed and (found > 0 or not math.isfinite(mean))
+            unusual = spike
+            if spikes and not (spikes.decides or overflowed):
+                unusual = spikes.judge(judged, scale)
+            if unusual and not diverged:
+                group = unusual.group
+                where = watch.describe_largest(gradients, lambda name: group in ("", group_of(name)))
+                unusual = unusual._replace(where=where)
             return Result(
                 mean,
                 grad_norm=of_norm[0][0] if of_norm else norm_on_host,
@@ -174,6 +187,7 @@ class Trainer:
                 diverged=diverged,
                 where=watch.describe(losses, gradients) if diverged else "",
                 reports={} if skipped else {**reports, **self.reporter.means(of_losses, of_measures)},
+                spike=unusual,
                 told=tuple(map(int, largest)),
             )
 

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.train.track import against_plan
-from neoxargs.train.track.tracker import Answers, Comparison, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import (
+    Answers,
+    Comparison,
+    Evaluation,
+    Outcome,
+    Run,
+    SpikeEvent,
+    Step,
+    TaskResults,
+    Tracker,
+)
 
 
 class Console(Tracker):
@@ -62,6 +72,10 @@ class Console(Tracker):
 
     def on_comparison(self, compared: Comparison) -> None:
         self._say(against_plan.line(compared))
+
+    def on_spike(self, spike: SpikeEvent) -> None:
+        done = {"skip": "; the step is skipped", "skip_samples": "; the step and the next samples are skipped"}
+        self._say(f"spike: {spike.describe()}{done.get(spike.decision, '')}")
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._say(f"saved iteration {iteration} to {folder}")

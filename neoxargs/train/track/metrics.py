@@ -1,7 +1,7 @@
 """metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.svg.
 
-Every row has `event` (start, step, evaluation, tasks, answers, plan or save) and `step`. A resumed run first drops the
-rows of the iterations that it will repeat, so that the file has no duplicates.
+Every row has `event` (start, step, evaluation, tasks, answers, plan, spike or save) and `step`. A resumed run first
+drops the rows of the iterations that it will repeat, so that the file has no duplicates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from neoxargs.base.files import replace_text
 from neoxargs.files.metrics import read
 from neoxargs.train.track import against_plan
 from neoxargs.train.track.console import sequence_length, tflops
-from neoxargs.train.track.tracker import Answers, Comparison, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import (
+    Answers,
+    Comparison,
+    Evaluation,
+    Outcome,
+    Run,
+    SpikeEvent,
+    Step,
+    TaskResults,
+    Tracker,
+)
 
 #: The events that a finished run repeats when it is started again.
 EVALUATIONS = ("evaluation", "tasks", "answers")
@@ -81,6 +91,11 @@ class Metrics(Tracker):
 
     def on_comparison(self, compared: Comparison) -> None:
         self._write("plan", compared.iteration, against_plan.row(compared))
+
+    def on_spike(self, spike: SpikeEvent) -> None:
+        values = {name: value for name, value in asdict(spike).items() if name != "iteration"}
+        row = {name: _finite(value) if isinstance(value, float) else value for name, value in values.items()}
+        self._write("spike", spike.iteration, row)
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._write("save", iteration, {"checkpoint": str(folder)})

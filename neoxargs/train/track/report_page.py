@@ -16,7 +16,7 @@ from neoxargs.base.files import replace_text
 from neoxargs.facts import timeline_page
 from neoxargs.facts.timeline import Timeline
 from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, perplexity, read
-from neoxargs.train.track import against_plan, answers
+from neoxargs.train.track import against_plan, answers, spikes
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
@@ -116,11 +116,12 @@ def page(
         loss=figure(loss),
         charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*_sets(rows), *charts, *_tasks(rows)]),
         answers=answers.section(rows),
+        spikes=spikes.section(rows),
         against=against_plan.section(rows),
         planned=f"<h2>As configured</h2>\n{planned}" if planned else "",
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
-    return html_page(name, STYLE + timeline_page.STYLE + answers.STYLE + against_plan.STYLE, content)
+    return html_page(name, STYLE + timeline_page.STYLE + answers.STYLE + spikes.STYLE + against_plan.STYLE, content)
 
 
 def _points(rows: Rows, column: str) -> list[Point]:
@@ -148,6 +149,9 @@ def _loss(rows: Rows) -> Chart | None:
     for split in ("validation", "test"):
         points = _points([row for row in rows if row.get("split") == split], "loss")
         series.append(Series(split, split, points, dots=True))
+    of_step = dict(losses)
+    found = [(row["step"], of_step[row["step"]]) for row in rows if row["event"] == "spike" and row["step"] in of_step]
+    series.append(Series("spikes", "mark", found, dots=True))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None
     unit = "nats per token" if is_cross_entropy(steps[-1]) else "of preference training"
@@ -227,6 +231,6 @@ CONTENT = """
 <section class="tiles">{tiles}</section>
 <dl class="description">{description}</dl>
 {loss}
-{answers}<section class="charts">{charts}</section>
+{spikes}{answers}<section class="charts">{charts}</section>
 {against}{planned}<footer>{links}</footer>
 """

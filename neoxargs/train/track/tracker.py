@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 from neoxargs.targets.planned import Planned
@@ -149,6 +150,36 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class SpikeEvent:
+    """A step whose loss or gradient norm stands out of the steps before it."""
+
+    iteration: int
+    what: str
+    """`loss`, or the layer group with this gradient norm."""
+    value: float
+    median: float
+    """Of the steps before; NaN if there are too few."""
+    score: float
+    """Deviations above the median."""
+    where: str
+    """The weight with the largest gradient and its rank, or where the first number was that is not finite."""
+    samples: tuple[int, int]
+    """The numbers of the first and the last sample of the step."""
+    decision: str
+    """The value of `on_spike`."""
+
+    def describe(self, window: int | None = None) -> str:
+        """Return all that is known in one sentence. window: the number of steps that the median is of."""
+        what = "the loss" if self.what == "loss" else f"the gradient norm of {self.what}"
+        of = f" of the last {window}" if window else ""
+        above = f" is {self.score:.1f} deviations above the median {self.median:.4g}{of}"
+        usual = above if isfinite(self.score) else ""
+        first, last = self.samples
+        where = f"; {self.where}" if self.where else ""
+        return f"{what} {self.value:.4g} at iteration {self.iteration}{usual}{where}; samples {first:,} to {last:,}"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The end of a run: its last iteration, and the reason if it ended early."""
 
@@ -173,6 +204,8 @@ class Tracker:
     def on_answers(self, answers: Answers) -> None: ...
 
     def on_comparison(self, compared: Comparison) -> None: ...
+
+    def on_spike(self, spike: SpikeEvent) -> None: ...
 
     def on_save(self, iteration: int, folder: Path) -> None: ...
 

@@ -588,3 +588,9 @@ def test_a_script_is_planned_as_the_run_that_it_starts(
     Path("other.sh").write_text("echo hi\n")
     assert main(["plan", "other.sh", "--search"]) == 1
     assert "migrate-no-command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--check-for-spiky-loss", "--check-for-large-grads"])
+def test_the_checks_for_spikes_are_kept(flag: str) -> None:
+    script = f"python pretrain_gpt.py {SIZES} {flag}"
+    assert yaml.safe_load(convert_script(Text("run.sh", script)).text)["on_spike"] == "warn"

@@ -1,0 +1,247 @@
+"""A step whose loss or gradient stands out is named, skipped or followed by other samples, as `on_spike` says."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from neoxargs.base.problems import Problems
+from neoxargs.train.deepspeed.optimizer_view import stored_tensors
+from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.engine.spikes import History, group_of, score
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.track.metrics import Metrics
+from neoxargs.train.track.report_page import page
+from neoxargs.train.track.tracker import SpikeEvent, Tracker
+from tests.support.layouts import BF16
+from tests.support.loops import loop_of
+from tests.support.ranks import run_ranks
+from tests.support.trials import SAMPLES, Training, Trial
+
+#: The iteration whose gradient is planted, and how many there are.
+BAD, STEPS = 6, 9
+PLANTED = "layers.1.mlp.dense_h_to_4h.weight"
+OPTIONS: dict[str, Any] = {"spike_window": 6, "spike_threshold": 50.0, "train_iters": STEPS}
+
+
+def trial(policy: str, deepspeed: dict[str, Any] | None = None, stage: int = 0, **config: Any) -> Trial:
+    zero = {"zero_optimization": {"stage": stage}} if stage else {}
+    return Trial(
+        {**OPTIONS, "on_spike": policy, "zero_optimization.stage": stage, **config}, {**(deepspeed or {}), **zero}
+    )
+
+
+def test_the_score_is_the_distance_to_the_median_in_median_absolute_deviations() -> None:
+    before = [2.0, 2.2, 2.1, 1.9, 9.0, 2.05, 2.15]
+    middle = statistics.median(before)
+    deviation = sorted(abs(x - middle) for x in before)[3] / 0.6745
+    assert score(4.0, before) == pytest.approx((4.0 - middle) / deviation)
+    assert score(1.0, before) < 0
+    assert score(math.nan, before) == score(math.inf, before) == math.inf
+    # Values that are nearly constant, and a weight that had no gradient so far.
+    assert score(2.0001, [2.0] * 9) < 1
+    assert score(4.0, [2.0] * 9) > 100
+    assert score(1.0, [0.0] * 9) == 0
+
+
+def test_nothing_is_judged_before_half_of_the_window_and_a_level_that_lasts_becomes_usual() -> None:
+    history = History(8, 10.0)
+    assert [history.judge({"loss": value}) for value in (2.0, 90.0, 2.1, 1.9)] == [None] * 4
+    found = history.judge({"loss": 9.0, "layers.3": 1.0})
+    assert found is not None and (found.what, found.value, found.group) == ("loss", 9.0, "")
+    assert [history.judge({"loss": 9.0 + n / 100}) is None for n in range(8)][-1]
+    assert History(8, 10.0).judge({"loss": math.nan}) is not None
+
+
+def test_the_group_of_a_weight_is_its_layer_or_its_part() -> None:
+    assert group_of("layers.7.attention.dense.weight") == "layers.7"
+    assert group_of("embedding.word_embeddings.weight") == "embedding"
+
+
+class Seen(NamedTuple):
+    """What one rank saw of a run."""
+
+    spikes: list[SpikeEvent]
+    losses: list[float]
+    skipped: list[bool]
+    left_out: int
+    weights: dict[str, torch.Tensor]
+    problem: str
+
+
+class Record(Tracker):
+    def __init__(self) -> None:
+        self.spikes: list[SpikeEvent] = []
+        self.losses: list[float] = []
+        self.skipped: list[bool] = []
+
+    def on_spike(self, spike: SpikeEvent) -> None:
+        self.spikes.append(spike)
+
+    def on_step(self, step: Any) -> None:
+        self.losses.append(step.loss)
+        self.skipped.append(step.skipped)
+
+
+def train(trials: dict[str, Trial], factor: float, rank: int = 1) -> dict[str, Seen]:
+    """Train each; a rank multiplies the gradient of a weight of the second layer in one step, if it has it."""
+    process = setup.start("gloo", seed=1)
+    found = {}
+    for name, one in trials.items():
+        found[name] = _run(one, process, factor if process.rank == rank else 1.0)
+        mesh.destroy_groups()
+    return found
+
+
+def _run(one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,)) -> Seen:
+    built = Training(one)
+    saver = built.checkpoints(process)
+    saver.spikes = built.engine.spikes
+    record = Record()
+    loop = loop_of(built, saver, [record])
+    if one.config.get("load"):
+        loop.position = saver.load()
+    weights = named_weights(built.engine.deepspeed.module)
+    if PLANTED in weights:
+        weights[PLANTED].register_hook(
+            lambda gradient: gradient * (factor if loop.position.iteration + 1 in bad else 1.0)
+        )
+    try:
+        loop.run()
+        problem = ""
+    except Problems as problems:
+        problem = problems.problems[0].id
+    tensors = {
+        f"{name} {number}": tensor.detach().clone()
+        for number, (name, tensor) in enumerate(stored_tensors(built.engine.deepspeed))
+    }
+    return Seen(record.spikes, record.losses, record.skipped, loop.position.left_out, tensors, problem)
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp": {}, "ZeRO-1": {"stage": 1}, "ZeRO-3": {"stage": 3}, "bf16": {"deepspeed": BF16},
+    "bf16 ZeRO-2": {"deepspeed": BF16, "stage": 2}, "tp": {"model_parallel_size": 2}, "pp": {"pipe_parallel_size": 2},
+    "bf16 pp": {"deepspeed": BF16, "pipe_parallel_size": 2},
+}  # fmt: skip
+TRIALS = {
+    f"{name} {policy}": trial(policy, **layout) for name, layout in LAYOUTS.items() for policy in ("warn", "skip")
+}
+
+
+@pytest.fixture(scope="module")
+def spiked() -> list[dict[str, Seen]]:
+    return run_ranks(train, 2, TRIALS, 1e4, timeout=550)
+
+
+@pytest.fixture(scope="module")
+def broken() -> list[dict[str, Seen]]:
+    return run_ranks(train, 2, {name: one for name, one in TRIALS.items() if "skip" in name}, math.nan, timeout=550)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.shows("on_spike", "spike_threshold", "spike_window")
+@pytest.mark.parametrize("name", TRIALS)
+def test_a_gradient_that_one_rank_plants_is_named(spiked: list[dict[str, Seen]], name: str) -> None:
+    first, second = (rank[name] for rank in spiked)
+    assert first.spikes == second.spikes and len(first.losses) == STEPS
+    spike = first.spikes[0]
+    assert (spike.iteration, spike.what) == (BAD, "layers.1")
+    assert f"{PLANTED} on rank 1" in spike.where
+    assert ("(pipeline stage 1)" in spike.where) == ("pp" in name)
+    assert spike.samples == ((BAD - 1) * SAMPLES, BAD * SAMPLES - 1)
+    assert first.skipped[BAD - 1] == ("skip" in name)
+    if "skip" in name:
+        assert first.skipped.count(True) == len(first.spikes) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [name for name in TRIALS if "skip" in name])
+def test_nan_of_one_layer_on_one_rank_is_named_and_skipped(
+    spiked: list[dict[str, Seen]], broken: list[dict[str, Seen]], name: str
+) -> None:
+    """The run that follows does not depend on what was skipped."""
+    for number, (seen, other) in enumerate(zip(broken, spiked, strict=True)):
+        [spike] = seen[name].spikes
+        assert all(word in spike.where for word in (PLANTED, "rank 1", "NaN"))
+        assert spike.iteration == BAD and spike.score == math.inf
+        assert seen[name].losses == other[name].losses, number
+        assert all(tensor.isfinite().all() for tensor in seen[name].weights.values())
+        assert all(map(torch.equal, seen[name].weights.values(), other[name].weights.values()))
+
+
+def resumed(folder: str, layout: dict[str, Any], bad: float) -> list[Seen]:
+    """Train without an interruption; then again until the spike, and from the checkpoint after it."""
+    process = setup.start("gloo", seed=1)
+    runs = []
+    for number, config in enumerate((
+        {}, {"train_iters": BAD, "save": folder, "lr_decay_iters": 30}, {"load": folder},
+    )):  # fmt: skip
+        one = trial("skip_samples", spike_skip_samples=2 * SAMPLES, **{**layout, **config})
+        runs.append(_run(one, process, bad if process.rank == 1 else 1.0))
+        mesh.destroy_groups()
+        assert number < 3
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.shows("spike_skip_samples")
+@pytest.mark.parametrize("name", ["ZeRO-1", "pp"])
+def test_the_next_samples_are_left_out_also_by_a_run_resumed_after_the_spike(tmp_path: Path, name: str) -> None:
+    ranks = run_ranks(resumed, 2, str(tmp_path / "run"), LAYOUTS[name], 1e4, timeout=250)
+    by_hand = run_ranks(moved, 2, LAYOUTS[name], timeout=250)
+    for (whole, first, second), expected in zip(ranks, by_hand, strict=True):
+        assert whole.left_out == second.left_out == 2 * SAMPLES
+        assert [*first.losses, *second.losses] == whole.losses == expected.losses
+        assert all(map(torch.equal, whole.weights.values(), second.weights.values()))
+        assert all(map(torch.equal, whole.weights.values(), expected.weights.values()))
+
+
+def moved(layout: dict[str, Any]) -> Seen:
+    """Take the same decisions by hand: the update is skipped, and the data moved."""
+    process = setup.start("gloo", seed=1)
+    built = Training(trial("skip", **layout))
+    weights, losses, number = named_weights(built.engine.deepspeed.module), [], 0
+    if PLANTED in weights and process.rank == 1:
+        weights[PLANTED].register_hook(lambda gradient: gradient * (1e4 if number == BAD else 1.0))
+    for number in range(1, STEPS + 1):
+        if number == BAD + 1:
+            built.batches = built.micro_batches((BAD + 2) * SAMPLES)
+        losses.append(built.step())
+    tensors = {str(order): tensor.detach() for order, (_, tensor) in enumerate(stored_tensors(built.engine.deepspeed))}
+    return Seen([], losses, [], 0, tensors, "")
+
+
+def many(one: Trial) -> Seen:
+    process = setup.start("gloo", seed=1)
+    return _run(one, process, 1e4, bad=(BAD, BAD + 1, BAD + 2))
+
+
+@pytest.mark.slow
+@pytest.mark.shows("max_spikes")
+@pytest.mark.parametrize(("most", "problem"), [(2, "spikes-keep-coming"), (3, "")])
+def test_the_run_stops_at_one_spike_too_many(most: int, problem: str) -> None:
+    [seen] = run_ranks(many, 1, trial("skip", max_spikes=most))
+    assert (seen.problem, len(seen.spikes)) == (problem, 3)
+
+
+def test_a_spike_is_a_row_of_the_metrics(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.file = metrics.path.open("a", buffering=1)
+    metrics.on_spike(SpikeEvent(7, "loss", math.inf, math.nan, math.inf, "rank 1", (48, 55), "skip"))
+    metrics.file.close()
+    [row] = map(json.loads, metrics.path.read_text().splitlines())
+    assert row["event"] == "spike" and row["step"] == 7 and row["value"] is None and row["samples"] == [48, 55]
+    assert row["decision"] == "skip"
+    step = {"event": "step", "step": 7, "loss": 9.0, "tokens_per_second": 1, "samples": 56, "elapsed": 1.0}
+    written = page([step, row], "", [], tmp_path)
+    assert "48 to 55" in written and "not finite" in written
+    assert "48 to 55" not in page([step], "", [], tmp_path)
