@@ -18,7 +18,7 @@ SHORTER = {"exit_interval=150": "exit_interval=4", "1200-1207": "32-39"}
 @pytest.mark.timeout(1200)
 def test_the_example_runs(tmp_path: Path) -> None:
     printed = run_example("continued-pretraining.md", tmp_path, SHORT, SHORTER)
-    assert "up to step 8: 64 samples, of 2 launches" in printed
+    assert "64 samples, of 2 launches" in printed
     assert printed.count("no token was read twice") == 2
     rows = list(metrics.read(tmp_path / "runs" / "continued" / metrics.FILE))
     assert {"validation/code", "validation/english", "validation"} == {
