@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from neoxargs.base.problems import listed
 from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
@@ -13,6 +14,7 @@ from neoxargs.facts.layer_kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.facts.vocab import vocabulary_size
 from neoxargs.facts.weight_decay import WeightDecay
@@ -99,6 +101,9 @@ def batch(config: Config, with_sources: bool = True) -> Iterator[str]:
         ramp, steps = config.get(RAMP), sizes.stages[-1].iteration
         rising = f"{ramp[1]:,} more at a time" if ramp else f"in {counted(len(sizes.begins), 'phase')}"
         yield f"ramp from {sizes.first:,} samples, {rising}, over {counted(steps, 'step')}"
+    if (lengths := SequenceLengths.of(config.get)).changes:
+        cut = listed([f"{length:,}" for _, length in lengths.begins[:-1]], "and")
+        yield f"samples are cut into sequences of {cut} tokens at first"
 
 
 def precision(config: Config) -> str:

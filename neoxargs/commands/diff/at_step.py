@@ -11,6 +11,7 @@ from neoxargs.facts.data import path_list
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mixture import PARAMETERS as MIXTURE
 from neoxargs.facts.mixture import mixture_of
+from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.files.token_files.sources import sources
 from neoxargs.files.token_files.timeline import mixture_plan
 
@@ -33,8 +34,10 @@ def _learning_rate(side: Side, step: int) -> str:
 
 
 def _batch(side: Side, step: int) -> str:
-    samples = BatchSizes.of(side.get).of_iteration(step - 1)
-    return f"{samples:,} samples, {format_count(samples * side.get('seq_length'))} tokens"
+    sizes, lengths = BatchSizes.of(side.get), SequenceLengths.of(side.get)
+    samples = sizes.of_iteration(step - 1)
+    cut = f", in sequences of {lengths.after(sizes.samples_after(step - 1)):,}" if lengths.changes else ""
+    return f"{samples:,} samples, {format_count(samples * side.get('seq_length'))} tokens{cut}"
 
 
 def _mixture(side: Side, step: int) -> str:

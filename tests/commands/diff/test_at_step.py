@@ -26,6 +26,8 @@ def test_tokens_and_batch() -> None:
     assert at(10, "seq_length: 32", "tokens seen") == "5.12 K"  # 10 x 16 x 32
     assert at(1000, "train_iters: 100", "tokens seen") == "51.2 K"
     assert at(1, "", "batch") == "16 samples, 512 tokens"
+    phases = "seq_length: 32\nseq_length_schedule: [{until: 5, length: 8}, {length: 32}]"
+    assert [at(step, phases, "batch").rpartition(" ")[2] for step in (5, 6)] == ["8", "32"]
 
 
 @pytest.mark.parametrize(
