@@ -200,10 +200,8 @@ def _wrong(given: Any, is_last: bool, sources: int, sizes: Sizes) -> Iterator[tu
         yield from _wrong_weights(given["weights"], sources)
     temperature = given.get("temperature", 1)
     if not _is_number(temperature) or temperature <= 0:
-        yield (
-            f"temperature ({temperature!r}) must be a number above 0",
-            ("write 1 for shares in proportion to the sizes of the datasets, or more for more equal ones"),
-        )
+        hint = "write 1 for shares in proportion to the sizes of the datasets, or more for more equal ones"
+        yield f"temperature ({temperature!r}) must be a number above 0", hint
 
 
 def _wrong_weights(weights: Any, sources: int) -> Iterator[tuple[str, str]]:

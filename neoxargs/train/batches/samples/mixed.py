@@ -61,9 +61,8 @@ def mixed_order(found: Plan, limits: Sequence[int]) -> Arrays:
         counts += np.bincount(chosen[-1], minlength=len(limits))
         due += np.array(shares) * (end - begin)
     source = np.concatenate(chosen)
-    index = np.zeros(len(source), np.int64)
-    for number, count in enumerate(counts):
-        index[source == number] = np.arange(count)
+    index = np.empty(len(source), np.int64)
+    index[np.argsort(source, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
     return {"source": source, "index": index}
 
 
@@ -87,7 +86,7 @@ def _evenly(
     places, names = [], []
     for number, share in enumerate(shares):
         # Sample j of a source is where its exact number of samples is j + 1/2; perhaps it should have come before.
-        most = due[number] + share * (end - begin) + (len(shares) if share else -0.5)
+        most = due[number] + share * (end - begin) + (2 if share else -0.5)
         own = np.arange(counts[number], min(limits[number], int(np.ceil(most))))
         places.append(begin + (own + 0.5 - due[number]) / share if share else np.full(len(own), begin))
         names.append(np.full(len(own), number, np.int16))
