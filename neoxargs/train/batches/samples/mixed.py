@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neoxargs.facts.mixture import Piece, Plan
+from neoxargs.facts.mixture import CLOSE, Piece, Plan
 from neoxargs.train.batches.loader import Samples
 from neoxargs.train.batches.samples.gpt_neox import Arrays, BlendSamples, Integers, announce, blend_order, cached
 from neoxargs.train.batches.samples.passes import in_passes
@@ -55,7 +55,7 @@ def mixed_order(found: Plan, limits: Sequence[int]) -> Arrays:
     due = np.zeros(len(limits))
     chosen: list[Integers] = []
     for (begin, shares), end in _pieces(found):
-        length = int(end) - sum(map(len, chosen))
+        length = int(end + CLOSE) - sum(map(len, chosen))
         part = blend_order(shares, length)["source"] if begin == 0 else _evenly(begin, end, shares, due, counts, limits)
         chosen.append(part[:length].astype(np.int16))
         counts += np.bincount(chosen[-1], minlength=len(limits))

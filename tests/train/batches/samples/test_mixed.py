@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neoxargs.facts.mixture import LIMITLESS, Mixture, Phase, Plan, limits, plan
+from neoxargs.facts.mixture import CLOSE, LIMITLESS, Mixture, Phase, Plan, limits, plan
 from neoxargs.train.batches.samples import mixed
 from neoxargs.train.batches.samples.gpt_neox import blend_order
 from neoxargs.train.batches.samples.mixed import mixed_order
@@ -32,9 +32,9 @@ def test_each_source_has_its_share_at_every_end_of_a_piece_and_at_most_its_limit
 ) -> None:
     found, limit = planned(listed, most, 500)
     order = mixed_order(found, limit)
-    assert len(order["source"]) == int(found.end + 1e-6)
+    assert len(order["source"]) == int(found.end + CLOSE)
     for end, read in found.drawn():
-        counts = np.bincount(order["source"][: int(end + 1e-6)], minlength=3)
+        counts = np.bincount(order["source"][: int(end + CLOSE)], minlength=3)
         assert np.abs(counts - read).max() < 3
         assert (counts <= limit).all()
     for number in range(3):  # every sample of a source once, in its order
