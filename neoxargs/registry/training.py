@@ -56,13 +56,14 @@ class Training(Group, origin="NeoX", effect="run"):
     """Number of steps skipped in a row after which the run stops: with `on_divergence: skip`, and in fp16 with a fixed
     `fp16.loss_scale`. Steps with a finite loss after which a dynamic loss scale is lowered do not count."""
 
-    on_spike: Literal["ignore", "warn", "skip", "skip_samples"] = param("ignore", ours=True)
+    on_spike: Literal["ignore", "warn", "skip", "skip_samples", "rollback"] = param("ignore", ours=True)
     """Reaction to a spike: a step whose loss, or whose gradient norm in the embedding, in a layer or in the output, is
     far above the median of the steps before it. `warn` reports it, with the weight and the rank that had the largest
     gradient, and the samples of the step; `skip` also leaves weights, optimizer state and learning rate unchanged in
     this step, for which the host waits for the gradients of every step; `skip_samples` then leaves out the next
-    `spike_skip_samples` samples of the data too. With `skip` and `skip_samples`, which fp16 does not support, a loss or
-    gradient that is infinite or NaN counts as a spike."""
+    `spike_skip_samples` samples of the data too; `rollback` goes back to an earlier checkpoint, and leaves out all
+    samples from there to the spike and `spike_skip_samples` more. With these three, of which fp16 supports only
+    `rollback`, a loss or gradient that is infinite or NaN counts as a spike."""
 
     spike_threshold: Positive = param(10.0, ours=True)
     """How many deviations above the median a loss or gradient norm is a spike. A deviation is the median absolute
@@ -73,11 +74,16 @@ class Training(Group, origin="NeoX", effect="run"):
     of them."""
 
     spike_skip_samples: Natural = param(0, ours=True)
-    """Number of samples that are left out after a spike, with `on_spike: skip_samples`. They do not count as consumed:
-    the schedule and the number of steps stay."""
+    """Number of samples that are left out after a spike, with `on_spike: skip_samples` and `rollback`. They do not
+    count as consumed: the schedule and the number of steps stay."""
+
+    spike_rollback_checkpoints: Count = param(1, ours=True)
+    """How many checkpoints `on_spike: rollback` goes back: 1 is the last one before the spike. If there are fewer, the
+    oldest one."""
 
     max_spikes: Count = param(10, ours=True)
-    """Number of spikes of the whole run that are skipped; at the next one, the run stops without saving."""
+    """Number of spikes of the whole run to which `on_spike` reacts, other than by `warn`; at the next one, the run
+    stops without saving."""
 
     char_level_ppl: bool = param(False, effect="log")
     """Also reports the perplexity per character in evaluations during training, so that runs with different tokenizers

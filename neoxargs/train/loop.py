@@ -15,8 +15,8 @@ from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.checkpoint.saving import Position
-from neoxargs.train.engine.divergence import Divergence, too_many_spikes
-from neoxargs.train.engine.spikes import SKIPPING, Spike
+from neoxargs.train.engine.divergence import Divergence, nothing_to_roll_back_to, too_many_spikes
+from neoxargs.train.engine.spikes import ACTING, Spike
 from neoxargs.train.engine.steps import Result, Trainer
 from neoxargs.train.evaluation.in_training import Evaluations, Results
 from neoxargs.train.process import memory
@@ -90,6 +90,8 @@ class Loop:
                 exits = self._exit_reason()
                 follows = iteration in save_after or exits or iteration == last or self.evaluations.due(iteration)
                 self._read(unread=0 if follows or iteration % self.read_every == 0 else 1)
+                if self.position.iteration < iteration:  # rolled back
+                    continue
                 # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if iteration < last:
                     self._report(self.evaluations.after_step(iteration))
@@ -155,6 +157,7 @@ class Loop:
             seconds=seconds,
             elapsed=self.elapsed,
             skipped=result.skipped,
+            left_out=taken.position.left_out,
             memory=memory.peak(),
             reports=result.reports,
         )
@@ -177,18 +180,37 @@ class Loop:
             taken.position.iteration, spike.what, spike.value, spike.median, spike.score, where,
             (first, taken.position.next_sample - 1), options.on_spike,
         )  # fmt: skip
-        self.trackers.tell(lambda tracker: tracker.on_spike(event))
-        if options.on_spike not in SKIPPING:
+        goes_back = options.on_spike == "rollback"
+        if not goes_back:
+            self.trackers.tell(lambda tracker: tracker.on_spike(event))
+        if options.on_spike not in ACTING:
             return
         assert self.trainer.spikes
         self.trainer.spikes.count += 1
         if self.trainer.spikes.count > options.max_spikes:
             unsaved = self.saves.problems_of_finishing()
             raise Problems([too_many_spikes(options, event.describe(options.spike_window), self.saves.last), *unsaved])
-        if options.on_spike == "skip_samples":
-            # Every result is read at once, so this is the position of the run.
-            self.position = replace(self.position, left_out=self.position.left_out + options.spike_skip_samples)
+        position, left_out = self.position, options.spike_skip_samples
+        if goes_back:
+            position = self._roll_back(event)
+            left_out += taken.position.next_sample - position.next_sample
+        if left_out:
+            # Without a rollback, every result is read at once, so this is the position of the run.
+            self.position = replace(position, left_out=position.left_out + left_out)
             self._read_data_from(self.position)
+        if goes_back:
+            # So that a run that is resumed from here leaves out the same samples.
+            self._save()
+            self.trackers.tell(lambda tracker: tracker.on_spike(replace(event, back_to=position.iteration)))
+
+    def _roll_back(self, spike: SpikeEvent) -> Position:
+        """Restore an earlier checkpoint, forget the steps since, and return its position. Raises Problems."""
+        found = self.saves.roll_back(self.training.spike_rollback_checkpoints)
+        if found is None:
+            what = spike.describe(self.training.spike_window)
+            raise Problems(nothing_to_roll_back_to(self.training, what, self.saves.options.save))
+        self.unread.clear()
+        return found
 
     def _compare(self, compared: Comparison | None) -> None:
         if compared:

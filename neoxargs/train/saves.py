@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.files.checkpoints.folder import written_by
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
-from neoxargs.train.checkpoint.saving import Position, Saved, Saver
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.track.tracker import Evaluation
 from neoxargs.train.track.trackers import Trackers
 
@@ -24,7 +26,12 @@ class Saves:
     """
 
     def __init__(
-        self, options: Checkpoint, saver: Saver, trackers: Trackers, progress: Progress, saved: Position | None = None
+        self,
+        options: Checkpoint,
+        saver: Checkpoints,
+        trackers: Trackers,
+        progress: Progress,
+        saved: Position | None = None,
     ) -> None:
         self.options, self.saver, self.trackers, self.progress, self.saved = options, saver, trackers, progress, saved
         self.validated: Evaluation | None = None
@@ -57,6 +64,15 @@ class Saves:
         self.saver.validation_loss = self._validation_loss(position.iteration)
         if self._complete(lambda: self.saver.save(position), last):
             self.saved = position
+
+    def roll_back(self, checkpoints: int) -> Position | None:
+        """Restore an earlier checkpoint, as `Checkpoints.roll_back`, and return its position; None if there is none."""
+        self.progress.long("going back to an earlier checkpoint")
+        self.finish()
+        found = self.saver.roll_back(checkpoints)
+        if found and self.last and (loss := written_by(self.last).validation_loss) is not None:
+            self.validated = Evaluation(found.iteration, "validation", loss)
+        return found
 
     def _validation_loss(self, iteration: int) -> float | None:
         """Return the validation loss of this iteration; None if it is not known, or not finite."""

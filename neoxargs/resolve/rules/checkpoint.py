@@ -66,6 +66,38 @@ def extra_save_iters_are_reached(
 
 
 @check
+def rollback_finds_checkpoints(
+    on_spike: str,
+    save: str | None,
+    no_save_optim: bool,
+    spike_rollback_checkpoints: int,
+    keep_last_n_checkpoints: int | None,
+    checkpoint__load_universal: bool,
+) -> Finding | None:
+    """on_spike: rollback continues from an earlier checkpoint of the run, so checkpoints must be saved, with optimizer
+    states, and enough of them kept. DeepSpeed cannot load them where it is told to load universal ones.
+
+        on_spike: rollback
+    """
+    if on_spike != "rollback":
+        return None
+    if not save:
+        return refuse("on_spike (rollback) needs checkpoints to go back to", "set save", about=["on_spike", "save"])
+    for name, value in {
+        "no_save_optim": no_save_optim,
+        "checkpoint.load_universal": checkpoint__load_universal,
+    }.items():
+        if value:
+            return refuse(f"on_spike (rollback) cannot be combined with {name}", f"remove {name}", ["on_spike", name])
+    if keep_last_n_checkpoints and keep_last_n_checkpoints < spike_rollback_checkpoints:
+        what = f"spike_rollback_checkpoints ({spike_rollback_checkpoints}) is more than are kept: "
+        what += f"keep_last_n_checkpoints ({keep_last_n_checkpoints})"
+        about = ["spike_rollback_checkpoints", "keep_last_n_checkpoints"]
+        return refuse(what, f"set keep_last_n_checkpoints to at least {spike_rollback_checkpoints}", about)
+    return None
+
+
+@check
 def keep_best_checkpoints_has_an_effect(
     save: str | None,
     keep_best_checkpoints: int | None,

@@ -8,6 +8,7 @@ rank's random states and the number of consumed samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.optim.schedule import Schedule, continue_schedule
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
 
 
@@ -56,6 +58,34 @@ class Checkpoints(Saver):
             raise Problems(_not_finite(self.options.load, where))
         return position
 
+    def roll_back(self, checkpoints: int) -> Position | None:
+        """Restore the weights, states and random numbers of an earlier checkpoint of this run, and return its position.
+
+        checkpoints: how many to go back; the oldest if there are fewer, an older one if it is damaged. None if there is
+        none. Checkpoints that are saved from now on do not continue those of later iterations in the folder.
+        """
+        root = Path(self.options.save or "").resolve()
+        own = self.last if self.last and self.last.resolve().parent == root else None
+        found = checkpoint_folder.line(own) if own else []
+        names = of_all_ranks([each.name for each in found if (each / checkpoint_folder.FILES).is_file()])[0]
+        usable = (root / name for name in names[checkpoints - 1 :] or names[-1:])
+        checkpoint = next((each for each in usable if not damage_on_any_host(each)), None)
+        if checkpoint is None:
+            return None
+        options, count = self.options, self.spikes.count if self.spikes else 0
+        # They concern the checkpoint that the run began with.
+        self.options = copy(options)
+        vars(self.options).update(finetune=False, no_load_optim=False, no_load_rng=False)
+        try:
+            position = self._continue(checkpoint)
+        finally:
+            self.options = options
+        if self.spikes:
+            self.spikes.count = count
+        run = f"{self.written.run.partition('+')[0]}+{count}"
+        self.written = replace(self.written, run=run, start=position.iteration)
+        return position
+
     def _restore(self) -> Position:
         if self.options.load is None:
             return self._start()
@@ -64,6 +94,9 @@ class Checkpoints(Saver):
         checkpoint = choose(self.config, Path(self.options.load), self.process, self.begun)
         if checkpoint is None:
             return self._start()
+        return self._continue(checkpoint)
+
+    def _continue(self, checkpoint: Path) -> Position:
         state, same_layout = self._load_state(checkpoint)
         if self.forward_pass:
             found = self.forward_pass.compare(state, checkpoint)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from neoxargs.base.problems import Problem
 from neoxargs.registry.training import Training
-from neoxargs.train.engine.spikes import SKIPPING
+from neoxargs.train.engine.spikes import ACTING
 from neoxargs.train.engine.steps import Result
 
 
@@ -19,7 +19,7 @@ class Divergence:
 
     def ends_run(self, result: Result) -> bool:
         """Whether training stops after a step with this result."""
-        if self._is_skipped_as_spike(result):
+        if self._is_a_spike(result):
             self.in_a_row = 0
             return False
         stops, finite = self.options.on_divergence == "stop", math.isfinite(result.loss)
@@ -31,8 +31,8 @@ class Divergence:
         self.in_a_row = self.in_a_row + 1 if failed and not recovers else 0
         return self.in_a_row >= self.options.max_skipped_steps
 
-    def _is_skipped_as_spike(self, result: Result) -> bool:
-        return result.spike is not None and self.options.on_spike in SKIPPING
+    def _is_a_spike(self, result: Result) -> bool:
+        return result.spike is not None and self.options.on_spike in ACTING
 
     def problem(self, result: Result, iteration: int, last: Path | None) -> Problem:
         """Return why the run ended with this result. last: the latest checkpoint."""
@@ -63,3 +63,13 @@ def too_many_spikes(options: Training, spike: str, last: Path | None) -> Problem
     hint += "max_spikes"
     about = ("max_spikes", "on_spike", "spike_threshold", "lr", "gradient_clipping")
     return Problem(what, hint=hint, id="spikes-keep-coming", about=about)
+
+
+def nothing_to_roll_back_to(options: Training, spike: str, save: str | None) -> Problem:
+    """Return why the run ended at a spike before its first checkpoint."""
+    what = (
+        f"on_spike ({options.on_spike}): save ({save}) has no undamaged checkpoint of this run from before the spike: "
+    )
+    what += spike
+    hint = "save earlier (checkpoint_factor, extra_save_iters), or set on_spike: skip for the beginning of the run"
+    return Problem(what, hint=hint, id="spike-before-first-checkpoint", about=("on_spike", "save", "checkpoint_factor"))

@@ -24,6 +24,8 @@ from neoxargs.train.process.mesh import Mesh
 
 #: The policies that leave out the update; the host knows of the spike before it.
 SKIPPING = ("skip", "skip_samples")
+#: The policies for which a number that is infinite or NaN is a spike like others.
+ACTING = (*SKIPPING, "rollback")
 LOSS = "loss"
 #: The median absolute deviation of a normal distribution with standard deviation 1.
 NORMAL = 0.6745

@@ -74,7 +74,11 @@ class Console(Tracker):
         self._say(against_plan.line(compared))
 
     def on_spike(self, spike: SpikeEvent) -> None:
-        done = {"skip": "; the step is skipped", "skip_samples": "; the step and the next samples are skipped"}
+        done = {
+            "skip": "; the step is skipped",
+            "skip_samples": "; the step and the next samples are skipped",
+            "rollback": f"; back to iteration {spike.back_to}, after these samples",
+        }
         self._say(f"spike: {spike.describe()}{done.get(spike.decision, '')}")
 
     def on_save(self, iteration: int, folder: Path) -> None:

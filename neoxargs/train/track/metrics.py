@@ -1,7 +1,7 @@
 """metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.svg.
 
-Every row has `event` (start, step, evaluation, tasks, answers, plan, spike or save) and `step`. A resumed run first
-drops the rows of the iterations that it will repeat, so that the file has no duplicates.
+Every row has `event` (start, step, evaluation, tasks, answers, plan, spike or save) and `step`. A run that is resumed
+or goes back first drops the rows of the iterations that it will repeat, so that the file has no duplicates.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Metrics(Tracker):
             row["grad_norm"] = _finite(step.grad_norm)
         if step.memory is not None:
             row["memory"] = step.memory
+        if step.left_out:
+            row["left_out"] = step.left_out
         if step.skipped:
             row["skipped"] = True
         row |= {name: _finite(value) for name, value in step.reports.items()}
@@ -93,9 +95,10 @@ class Metrics(Tracker):
         self._write("plan", compared.iteration, against_plan.row(compared))
 
     def on_spike(self, spike: SpikeEvent) -> None:
-        values = {name: value for name, value in asdict(spike).items() if name != "iteration"}
-        row = {name: _finite(value) if isinstance(value, float) else value for name, value in values.items()}
-        self._write("spike", spike.iteration, row)
+        row = {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(spike).items()}
+        if spike.back_to is not None:
+            truncate(self.path, spike.back_to)
+        self._write("spike", spike.iteration if spike.back_to is None else spike.back_to, row)
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self._write("save", iteration, {"checkpoint": str(folder)})

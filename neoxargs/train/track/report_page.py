@@ -150,7 +150,8 @@ def _loss(rows: Rows) -> Chart | None:
         points = _points([row for row in rows if row.get("split") == split], "loss")
         series.append(Series(split, split, points, dots=True))
     of_step = dict(losses)
-    found = [(row["step"], of_step[row["step"]]) for row in rows if row["event"] == "spike" and row["step"] in of_step]
+    at = [row["iteration"] for row in rows if row["event"] == "spike"]
+    found = [(step, of_step[step]) for step in at if step in of_step]
     series.append(Series("spikes", "mark", found, dots=True))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None

@@ -29,7 +29,7 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     first, last = row["samples"]
     numbers = [_number(row[name]) for name in ("value", "median", "score")]
-    return [str(row["step"]), row["what"], *numbers, row["where"], f"{first:,} to {last:,}", row["decision"]]
+    return [str(row["iteration"]), row["what"], *numbers, row["where"], f"{first:,} to {last:,}", row["decision"]]
 
 
 def _number(value: float | None) -> str:

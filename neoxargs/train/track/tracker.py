@@ -61,6 +61,8 @@ class Step:
     """Duration of this step."""
     elapsed: float
     """Seconds spent in steps so far, including those before the run was resumed."""
+    left_out: int = 0
+    """Samples that were left out before those of this batch."""
     skipped: bool = False
     """Whether the update was skipped: fp16 gradients overflowed, or the loss or a gradient was not finite."""
     length: int | None = None
@@ -167,6 +169,8 @@ class SpikeEvent:
     """The numbers of the first and the last sample of the step."""
     decision: str
     """The value of `on_spike`."""
+    back_to: int | None = None
+    """The iteration that the run has gone back to; None if it goes on."""
 
     def describe(self, window: int | None = None) -> str:
         """Return all that is known in one sentence. window: the number of steps that the median is of."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problems
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine.spikes import History, group_of, score
@@ -73,16 +74,21 @@ class Seen(NamedTuple):
     left_out: int
     weights: dict[str, torch.Tensor]
     problem: str
+    order: list[str] = []
+    """The checkpoints at the last spike, after a rollback, in the order in which a run continues from them."""
 
 
 class Record(Tracker):
-    def __init__(self) -> None:
+    def __init__(self, folder: str | None) -> None:
+        self.folder, self.order = folder, list[str]()
         self.spikes: list[SpikeEvent] = []
         self.losses: list[float] = []
         self.skipped: list[bool] = []
 
     def on_spike(self, spike: SpikeEvent) -> None:
         self.spikes.append(spike)
+        if self.folder:
+            self.order = [each.name for each in checkpoint_folder.newest_first(Path(self.folder))]
 
     def on_step(self, step: Any) -> None:
         self.losses.append(step.loss)
@@ -99,18 +105,21 @@ def train(trials: dict[str, Trial], factor: float, rank: int = 1) -> dict[str, S
     return found
 
 
-def _run(one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,)) -> Seen:
+def _run(one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,), spent: bool = False) -> Seen:
+    """spent: whether what was planted is in the samples that a rollback leaves out."""
     built = Training(one)
     saver = built.checkpoints(process)
     saver.spikes = built.engine.spikes
-    record = Record()
+    record = Record(one.config.get("save"))
     loop = loop_of(built, saver, [record])
     if one.config.get("load"):
         loop.position = saver.load()
     weights = named_weights(built.engine.deepspeed.module)
     if PLANTED in weights:
         weights[PLANTED].register_hook(
-            lambda gradient: gradient * (factor if loop.position.iteration + 1 in bad else 1.0)
+            lambda gradient: (
+                gradient * (factor if loop.position.iteration + 1 in bad and not (spent and record.spikes) else 1.0)
+            )
         )
     try:
         loop.run()
@@ -121,7 +130,7 @@ def _run(one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,))
         f"{name} {number}": tensor.detach().clone()
         for number, (name, tensor) in enumerate(stored_tensors(built.engine.deepspeed))
     }
-    return Seen(record.spikes, record.losses, record.skipped, loop.position.left_out, tensors, problem)
+    return Seen(record.spikes, record.losses, record.skipped, loop.position.left_out, tensors, problem, record.order)
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -245,3 +254,58 @@ def test_a_spike_is_a_row_of_the_metrics(tmp_path: Path) -> None:
     written = page([step, row], "", [], tmp_path)
     assert "48 to 55" in written and "not finite" in written
     assert "48 to 55" not in page([step], "", [], tmp_path)
+
+
+def rolled_back(layout: dict[str, Any], folder: str, factor: float, back: int) -> list[Seen]:
+    """Train with a spike and a rollback; then the same by hand; then resumed from a checkpoint after the rollback."""
+    process = setup.start("gloo", seed=1)
+    factor = factor if process.rank == 1 else 1.0
+    saving = {"save": folder, "checkpoint_factor": 2, "spike_skip_samples": SAMPLES, "spike_rollback_checkpoints": back}
+    runs = [_run(trial("rollback", **layout, **saving), process, factor, spent=True)]
+    mesh.destroy_groups()
+    built = Training(trial("warn", **layout))
+    losses = []
+    kept = BAD - 2 * back
+    for number in range(1, STEPS + 1):
+        if number == kept + 1:
+            built.batches = built.micro_batches((BAD + 1) * SAMPLES)
+        losses.append(built.step())
+    tensors = {str(order): tensor.detach() for order, (_, tensor) in enumerate(stored_tensors(built.engine.deepspeed))}
+    runs.append(Seen([], losses, [], 0, tensors, ""))
+    mesh.destroy_groups()
+    # As a run that was ended right after the rollback.
+    resumed = {"load": folder, "iteration": kept}
+    runs.append(_run(trial("rollback", **layout, **resumed, save=f"{folder}2"), process, 1.0))
+    mesh.destroy_groups()
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.shows("spike_rollback_checkpoints")
+@pytest.mark.parametrize(("name", "factor", "back"), [
+    ("dp", 1e4, 1), ("ZeRO-1", math.nan, 2), ("ZeRO-3", 1e4, 1), ("bf16", math.nan, 1), ("bf16 ZeRO-2", 1e4, 2),
+    ("tp", 1e4, 2), ("pp", math.nan, 1), ("bf16 pp", 1e4, 2),
+])  # fmt: skip
+def test_a_rollback_is_the_run_that_never_saw_the_samples(tmp_path: Path, name: str, factor: float, back: int) -> None:
+    kept = BAD - 2 * back
+    for whole, by_hand, again in run_ranks(rolled_back, 2, LAYOUTS[name], str(tmp_path / "run"), factor, back):
+        assert [spike.back_to for spike in whole.spikes] == [kept]
+        assert whole.order[0] == f"global_step{kept}" and len(whole.order) == 2
+        assert whole.left_out == again.left_out == (BAD - kept + 1) * SAMPLES
+        assert [*whole.losses[:kept], *whole.losses[BAD:]] == by_hand.losses
+        assert again.losses == by_hand.losses[kept:]
+        for other in (by_hand, again):
+            assert all(map(torch.equal, whole.weights.values(), other.weights.values()))
+    newest = checkpoint_folder.newest_first(tmp_path / "run")
+    assert newest[0].name == f"global_step{STEPS}"
+
+
+def before_any(one: Trial) -> Seen:
+    return _run(one, setup.start("gloo", seed=1), math.nan, bad=(1,))
+
+
+@pytest.mark.slow
+def test_a_spike_before_the_first_checkpoint_ends_a_run_that_would_roll_back(tmp_path: Path) -> None:
+    [seen] = run_ranks(before_any, 1, trial("rollback", save=str(tmp_path / "run"), checkpoint_factor=2))
+    assert seen.problem == "spike-before-first-checkpoint"
