@@ -188,6 +188,8 @@ class Loop:
         assert self.trainer.spikes
         self.trainer.spikes.count += 1
         if self.trainer.spikes.count > options.max_spikes:
+            if goes_back:
+                self.trackers.tell(lambda tracker: tracker.on_spike(event))
             unsaved = self.saves.problems_of_finishing()
             raise Problems([too_many_spikes(options, event.describe(options.spike_window), self.saves.last), *unsaved])
         position, left_out = self.position, options.spike_skip_samples
@@ -207,6 +209,7 @@ class Loop:
         """Restore an earlier checkpoint, forget the steps since, and return its position. Raises Problems."""
         found = self.saves.roll_back(self.training.spike_rollback_checkpoints)
         if found is None:
+            self.trackers.tell(lambda tracker: tracker.on_spike(spike))
             what = spike.describe(self.training.spike_window)
             raise Problems(nothing_to_roll_back_to(self.training, what, self.saves.options.save))
         self.unread.clear()

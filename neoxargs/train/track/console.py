@@ -77,7 +77,7 @@ class Console(Tracker):
         done = {
             "skip": "; the step is skipped",
             "skip_samples": "; the step and the next samples are skipped",
-            "rollback": f"; back to iteration {spike.back_to}, after these samples",
+            "rollback": f"; back to iteration {spike.back_to}, after these samples" if spike.back_to else "",
         }
         self._say(f"spike: {spike.describe()}{done.get(spike.decision, '')}")
 

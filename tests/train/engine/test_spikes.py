@@ -309,3 +309,4 @@ def before_any(one: Trial) -> Seen:
 def test_a_spike_before_the_first_checkpoint_ends_a_run_that_would_roll_back(tmp_path: Path) -> None:
     [seen] = run_ranks(before_any, 1, trial("rollback", save=str(tmp_path / "run"), checkpoint_factor=2))
     assert seen.problem == "spike-before-first-checkpoint"
+    assert [spike.iteration for spike in seen.spikes] == [1]
