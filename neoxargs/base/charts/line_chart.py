@@ -29,13 +29,15 @@ LARGE, SMALL = 8.6, 6.6
 class Series:
     """One curve.
 
-    dots: whether to mark each point, for series with few values. mean: a smoothed curve, drawn over noisy points.
+    dots: whether to mark each point, for series with few values. joined: whether a line joins the marks. mean: a
+    smoothed curve, drawn over noisy points.
     """
 
     name: str
     colour: str
     points: Sequence[Point]
     dots: bool = False
+    joined: bool = True
     mean: Sequence[Point] = ()
 
 
@@ -208,7 +210,8 @@ def _curve(plane: Plane, series: Series, bins: Sequence[Bin]) -> str:
             f"<title>{escape(series.name)} after iteration {bin.x:.0f}: {bin.mean:.4g}</title></circle>"
             for bin in bins
         )
-        return f'<g fill="{colour}"><polyline class="line" stroke="{colour}" points="{line}"/>{dots}</g>'
+        path = f'<polyline class="line" stroke="{colour}" points="{line}"/>' if series.joined else ""
+        return f'<g fill="{colour}">{path}{dots}</g>'
     back = [f"{plane.x(bin.x)},{plane.y(bin.low)}" for bin in reversed(bins)]
     forth = [f"{plane.x(bin.x)},{plane.y(bin.high)}" for bin in bins]
     wide = any(bin.low != bin.high for bin in bins)

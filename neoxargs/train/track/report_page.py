@@ -150,9 +150,9 @@ def _loss(rows: Rows) -> Chart | None:
         points = _points([row for row in rows if row.get("split") == split], "loss")
         series.append(Series(split, split, points, dots=True))
     of_step = dict(losses)
-    at = [row["iteration"] for row in rows if row["event"] == "spike"]
+    at = sorted({row["iteration"] for row in rows if row["event"] == "spike"})
     found = [(step, of_step[step]) for step in at if step in of_step]
-    series.append(Series("spikes", "mark", found, dots=True))
+    series.append(Series("spikes", "mark", found, dots=True, joined=False))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     level = ("unigram entropy", entropy) if entropy is not None else None
     unit = "nats per token" if is_cross_entropy(steps[-1]) else "of preference training"

@@ -140,3 +140,5 @@ def test_values_that_are_not_finite_are_left_out(value: float) -> None:
     known = draw(Chart("Loss", "nats", [Series("validation", "validation", [points[0], points[2]], dots=True)]))
     assert draw(Chart("Loss", "nats", [Series("validation", "validation", points, dots=True)])) == known
     drawn(Chart("Loss", "nats", [Series("validation", "validation", [points[1]], dots=True)]))
+    marks = draw(Chart("Loss", "nats", [Series("spikes", "mark", points, dots=True, joined=False)]))
+    assert "<circle" in marks and "<polyline" not in marks
