@@ -189,11 +189,12 @@ def verdict(compared: Comparison) -> str:
 
 
 STYLE = """
-.against { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin-bottom: 12px;
+.against { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin: 12px 0;
   overflow-x: auto; padding: 12px 18px; }
 .against h2 { font-size: 14px; margin: 0 0 8px; } .against p { color: var(--soft); font-size: 13px; margin: 8px 0 0; }
 .against table { border-collapse: collapse; font-size: 13px; } .against td, .against th { padding: 2px 18px 2px 0; }
-.against th { color: var(--soft); font-weight: 400; text-align: left; }
+.against th { color: var(--soft); font-weight: 400; text-align: right; }
+.against tr > :first-child { text-align: left; }
 .against td { font-variant-numeric: tabular-nums; text-align: right; }
 """
 
