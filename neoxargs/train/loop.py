@@ -177,7 +177,7 @@ class Loop:
         options, first = self.training, taken.position.next_sample - taken.batch
         where = result.where or (spike.where and f"the largest gradient is that of {spike.where}")
         event = SpikeEvent(
-            taken.position.iteration, spike.what, spike.value, spike.median, spike.score, where,
+            taken.position.iteration, spike.quantity, spike.value, spike.median, spike.score, where,
             (first, taken.position.next_sample - 1), options.on_spike,
         )  # fmt: skip
         goes_back = options.on_spike == "rollback"

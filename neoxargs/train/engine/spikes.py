@@ -36,7 +36,7 @@ LEAST = 1e-3
 class Spike(NamedTuple):
     """A step that stands out."""
 
-    what: str
+    quantity: str
     """`loss`, or the layer group with this gradient norm."""
     value: float
     median: float

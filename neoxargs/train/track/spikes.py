@@ -21,7 +21,7 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
     found = [row for row in rows if row["event"] == "spike"]
     if not found:
         return ""
-    head = _row("th", ["iteration", "what", "value", "median", "deviations", "where", "samples", "on_spike"])
+    head = _row("th", ["iteration", "quantity", "value", "median", "deviations", "where", "samples", "on_spike"])
     body = "".join(_row("td", _cells(row)) for row in found[-MOST:])
     return f'<section class="spikes"><h2>Spikes: {len(found)}</h2><table>{head}{body}</table></section>\n'
 
@@ -29,7 +29,7 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     first, last = row["samples"]
     numbers = [_number(row[name]) for name in ("value", "median", "score")]
-    return [str(row["iteration"]), row["what"], *numbers, row["where"], f"{first:,} to {last:,}", row["decision"]]
+    return [str(row["iteration"]), row["quantity"], *numbers, row["where"], f"{first:,} to {last:,}", row["decision"]]
 
 
 def _number(value: float | None) -> str:

@@ -156,7 +156,7 @@ class SpikeEvent:
     """A step whose loss or gradient norm stands out of the steps before it."""
 
     iteration: int
-    what: str
+    quantity: str
     """`loss`, or the layer group with this gradient norm."""
     value: float
     median: float
@@ -174,7 +174,7 @@ class SpikeEvent:
 
     def describe(self, window: int | None = None) -> str:
         """Return all that is known in one sentence. window: the number of steps that the median is of."""
-        what = "the loss" if self.what == "loss" else f"the gradient norm of {self.what}"
+        what = "the loss" if self.quantity == "loss" else f"the gradient norm of {self.quantity}"
         of = f" of the last {window}" if window else ""
         above = f" is {self.score:.1f} deviations above the median {self.median:.4g}{of}"
         usual = above if isfinite(self.score) else ""
