@@ -186,14 +186,18 @@ def test_nan_of_one_layer_on_one_rank_is_named_and_skipped(
         assert all(map(torch.equal, seen[name].weights.values(), other[name].weights.values()))
 
 
-def resumed(folder: str, layout: dict[str, Any], bad: float) -> list[Seen]:
-    """Train without an interruption; then again until the spike, and from the checkpoint after it."""
+def resumed(folder: str, layout: dict[str, Any], bad: float, other: dict[str, Any] | None = None) -> list[Seen]:
+    """Train without an interruption; then again until the spike, and from the checkpoint after it.
+
+    other: the layout in which it goes on, if not the same.
+    """
     process = setup.start("gloo", seed=1)
     runs = []
     for number, config in enumerate((
         {}, {"train_iters": BAD, "save": folder, "lr_decay_iters": 30}, {"load": folder},
     )):  # fmt: skip
-        one = trial("skip_samples", spike_skip_samples=2 * SAMPLES, **{**layout, **config})
+        used = other if other is not None and "load" in config else layout
+        one = trial("skip_samples", spike_skip_samples=2 * SAMPLES, **{**used, **config})
         runs.append(_run(one, process, bad if process.rank == 1 else 1.0))
         mesh.destroy_groups()
         assert number < 3
@@ -212,6 +216,19 @@ def test_the_next_samples_are_left_out_also_by_a_run_resumed_after_the_spike(tmp
         assert [*first.losses, *second.losses] == whole.losses == expected.losses
         assert all(map(torch.equal, whole.weights.values(), second.weights.values()))
         assert all(map(torch.equal, whole.weights.values(), expected.weights.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "other"), [("ZeRO-1", "pp"), ("pp", "ZeRO-3"), ("dp", "tp")])
+def test_a_run_that_goes_on_in_another_layout_leaves_out_the_same_samples(
+    tmp_path: Path, name: str, other: str
+) -> None:
+    ranks = run_ranks(resumed, 2, str(tmp_path / "run"), LAYOUTS[name], 1e4, LAYOUTS[other], timeout=250)
+    for whole, first, second in ranks:
+        assert whole.left_out == second.left_out == 2 * SAMPLES and not second.spikes
+        # Sums of gradients in another order.
+        assert [*first.losses, *second.losses] == pytest.approx(whole.losses, abs=1e-5)
 
 
 def moved(layout: dict[str, Any]) -> Seen:
