@@ -206,10 +206,11 @@ def _wrong(given: Any, is_last: bool, sources: int, sizes: Sizes) -> Iterator[tu
 
 def _wrong_weights(weights: Any, sources: int) -> Iterator[tuple[str, str]]:
     valid = isinstance(weights, list) and all(_is_number(each) and each >= 0 for each in weights) and any(weights)
+    each = "for each dataset, in their order"
     if not valid:
-        yield f"weights ({weights!r}) must be a list of numbers of at least 0, not all 0", "write one for each dataset"
+        yield f"weights ({weights!r}) must be a list of numbers of at least 0, not all 0", f"write one {each}"
     elif len(weights) != sources:
-        yield f"it has {len(weights)} weights, but there are {sources} datasets", "write one weight for each"
+        yield f"it has {len(weights)} weights, but the number of datasets is {sources}", f"write one weight {each}"
 
 
 def _is_number(value: Any) -> bool:

@@ -188,10 +188,17 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
     batches = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     sizes = Sizes(train_iters, batches, seq_length)
     try:
-        mixture.phases(train_data_mixture, _datasets(data_path, train_data_paths, pos_train_data_paths), sizes)
+        count = _datasets(data_path, train_data_paths, pos_train_data_paths)
+        found = mixture.phases(train_data_mixture, count, sizes)
     except Mistakes as error:
         return refuse_entries("train_data_mixture", error)
-    return None
+    ends = [phase.until or 0 for phase in found[:-1]]
+    late = next((number for number, end in enumerate(ends, 2) if end >= batches.samples_after(train_iters)), None)
+    if late is None:
+        return None
+    what = f"train_data_mixture, phase {late}: it begins after {ends[late - 2]:,} samples, when the run has ended"
+    hint = "remove it, let the phase before it end earlier, or increase train_iters"
+    return Finding(what, hint, ("train_data_mixture", "train_iters"), "warning", inside=f"phase {late}")
 
 
 def _datasets(data_path: Blend, *paths: Paths) -> int:
@@ -226,6 +233,7 @@ def train_data_max_epochs_matches_datasets(
 def train_data_mixture_defines_the_order(
     train_data_mixture: Sequence[Any] | None,
     train_data_max_epochs: object,
+    data_path: Blend,
     sample_order: str,
     weight_by_num_documents: bool,
     written: Collection[str],
@@ -250,11 +258,15 @@ def train_data_mixture_defines_the_order(
     weighted = {
         "train_data_weights": "train_data_weights" in written,
         "weight_by_num_documents": weight_by_num_documents,
+        "data_path": any(weight is not None for _, weight in blend(data_path or ())),
     }
-    for name in (name for name, is_set in weighted.items() if is_set):
-        what = f"{name} has no effect: the first phase of train_data_mixture has weights from its beginning"
-        return warn(what, f"remove {name}, or write its weights in a phase", about=["train_data_mixture", name])
-    return None
+    given = [name for name, is_set in weighted.items() if is_set]
+    if not given:
+        return None
+    named = listed(["the weights in data_path" if name == "data_path" else name for name in given], "and")
+    what = f"{named} {'have' if given[-1] == 'data_path' or len(given) > 1 else 'has'} no effect: the first phase of "
+    what += "train_data_mixture has weights from its beginning"
+    return warn(what, f"remove {named}", about=["train_data_mixture", *given])
 
 
 @check

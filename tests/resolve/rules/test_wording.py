@@ -24,6 +24,9 @@ PAIRS = "train_impl: dpo, dataset_impl: pairwise, pos_train_data_paths: [a], neg
 WITHOUT_A_BATCH = ("gradient_accumulation_steps: 2", "train_batch_size: 4")
 CASES = [
     *WITHOUT_A_BATCH,
+    "{data_path: [3, a, 1, b], train_data_mixture: [{until: 10, weights: [1, 1]}, {until: 20%, weights: [1, 2]}]}",
+    "{data_path: [a, b], train_data_mixture: [{until: 100, weights: [1, 1]}, {weights: [1, 2]}]}",
+    "{data_path: [a, b], weight_by_num_documents: true, train_data_mixture: [{weights: {a: 1, b: 2}}]}",
     "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
     "{hidden_size: 2048, num_attention_heads: 17, pos_emb: rotary, rotary_pct: 1}",
     "{hidden_size: 60, num_attention_heads: 8}",
