@@ -45,10 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code. Raises Problems."""
     if options.ledger:
-        launches, step = launches_of(Path(options.files[0]) / metrics.FILE, options.step)
+        launches, steps = launches_of(Path(options.files[0]) / metrics.FILE, options.step)
         read = accounts(launches)
         head = {
-            "step": step,
+            "first_step": steps[0],
+            "step": steps[1],
             "samples": sum(len(samples) for launch in launches for samples in launch.ranges),
             "launches": len(launches),
         }
@@ -78,16 +79,17 @@ def documents_of(config: Config, numbers: range) -> list[Part]:
         return parts(samples, numbers)
 
 
-def launches_of(file: Path, step: int | None) -> tuple[list[Launch], int]:
-    """Return the parts of a run up to a step, and the last step. Raises Problems."""
+def launches_of(file: Path, step: int | None) -> tuple[list[Launch], tuple[int, int]]:
+    """Return the parts of a run up to a step, and its first and last step there. Raises Problems."""
     try:
         found: list[tuple[dict[str, Any], list[list[int]]]] = []
-        last = 0
+        steps = []
         for row in metrics.read(file):
             if row["event"] == "start" and (step is None or row["step"] < step):
                 found.append((row, []))
             elif row["event"] == "step" and (step is None or row["step"] <= step):
-                last, end = row["step"], row["samples"] + row.get("left_out", 0)
+                steps.append(row["step"])
+                end = row["samples"] + row.get("left_out", 0)
                 ranges = found[-1][1]
                 if not ranges or ranges[-1][1] != end - row["batch"]:  # after samples that were left out
                     ranges.append([end - row["batch"], end])
@@ -102,7 +104,7 @@ def launches_of(file: Path, step: int | None) -> tuple[list[Launch], int]:
     return [
         Launch(with_text(recorded_config(values)), files, [range(*bounds) for bounds in ranges])
         for values, files, ranges in parts
-    ], last
+    ], (steps[0], steps[-1])
 
 
 def _range(text: str) -> range:
@@ -139,7 +141,7 @@ def ledger_text(head: Mapping[str, int], read: Sequence[Account]) -> str:
         share = f"{each.tokens / total:.1%}"
         rows.append([each.dataset, format_count(each.tokens), share, f"{each.passes:.2f}", *counts])
     launches = "1 launch" if head["launches"] == 1 else f"{head['launches']} launches"
-    first = f"up to step {head['step']:,}: {head['samples']:,} samples, of {launches}"
+    first = f"steps {head['first_step']:,} to {head['step']:,}: {head['samples']:,} samples, of {launches}"
     return "\n".join([first, "", table(rows), "", *map(repeats, read)])
 
 
