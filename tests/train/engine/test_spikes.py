@@ -27,6 +27,8 @@ from tests.support.trials import SAMPLES, Training, Trial
 
 #: The iteration whose gradient is planted, and how many there are.
 BAD, STEPS = 6, 9
+#: A step that is read when the next one has been started, because no checkpoint follows it.
+LATE = 7
 PLANTED = "layers.1.mlp.dense_h_to_4h.weight"
 OPTIONS: dict[str, Any] = {"spike_window": 6, "spike_threshold": 50.0, "train_iters": STEPS}
 
@@ -105,13 +107,16 @@ def train(trials: dict[str, Trial], factor: float, rank: int = 1) -> dict[str, S
     return found
 
 
-def _run(one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,), spent: bool = False) -> Seen:
-    """spent: whether what was planted is in the samples that a rollback leaves out."""
+def _run(
+    one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,), spent: bool = False, read_every: int = 1
+) -> Seen:
+    """spent: whether what was planted is in the samples that a rollback leaves out. read_every: as of Loop."""
     built = Training(one)
     saver = built.checkpoints(process)
     saver.spikes = built.engine.spikes
     record = Record(one.config.get("save"))
     loop = loop_of(built, saver, [record])
+    loop.read_every = read_every
     if one.config.get("load"):
         loop.position = saver.load()
     weights = named_weights(built.engine.deepspeed.module)
@@ -273,19 +278,19 @@ def test_a_spike_is_a_row_of_the_metrics(tmp_path: Path) -> None:
     assert "48 to 55" not in page([step], "", [], tmp_path)
 
 
-def rolled_back(layout: dict[str, Any], folder: str, factor: float, back: int) -> list[Seen]:
+def rolled_back(layout: dict[str, Any], folder: str, factor: float, back: int, bad: int) -> list[Seen]:
     """Train with a spike and a rollback; then the same by hand; then resumed from a checkpoint after the rollback."""
     process = setup.start("gloo", seed=1)
     factor = factor if process.rank == 1 else 1.0
     saving = {"save": folder, "checkpoint_factor": 2, "spike_skip_samples": SAMPLES, "spike_rollback_checkpoints": back}
-    runs = [_run(trial("rollback", **layout, **saving), process, factor, spent=True)]
+    runs = [_run(trial("rollback", **layout, **saving), process, factor, (bad,), spent=True, read_every=3)]
     mesh.destroy_groups()
     built = Training(trial("warn", **layout))
     losses = []
-    kept = BAD - 2 * back
+    kept = kept_of(back, bad)
     for number in range(1, STEPS + 1):
         if number == kept + 1:
-            built.batches = built.micro_batches((BAD + 1) * SAMPLES)
+            built.batches = built.micro_batches((bad + 1) * SAMPLES)
         losses.append(built.step())
     tensors = {str(order): tensor.detach() for order, (_, tensor) in enumerate(stored_tensors(built.engine.deepspeed))}
     runs.append(Seen([], losses, [], 0, tensors, ""))
@@ -297,20 +302,28 @@ def rolled_back(layout: dict[str, Any], folder: str, factor: float, back: int) -
     return runs
 
 
+def kept_of(back: int, bad: int) -> int:
+    """Return the iteration of the checkpoint that a run goes back to, which saves every second step."""
+    return (bad - 1) // 2 * 2 - 2 * (back - 1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.shows("spike_rollback_checkpoints")
-@pytest.mark.parametrize(("name", "factor", "back"), [
-    ("dp", 1e4, 1), ("ZeRO-1", math.nan, 2), ("ZeRO-3", 1e4, 1), ("bf16", math.nan, 1), ("bf16 ZeRO-2", 1e4, 2),
-    ("tp", 1e4, 2), ("pp", math.nan, 1), ("bf16 pp", 1e4, 2),
+@pytest.mark.parametrize(("name", "factor", "back", "bad"), [
+    ("dp", 1e4, 1, BAD), ("ZeRO-1", math.nan, 2, BAD), ("ZeRO-3", 1e4, 1, BAD), ("bf16", math.nan, 1, BAD),
+    ("bf16 ZeRO-2", 1e4, 2, BAD), ("tp", 1e4, 2, BAD), ("pp", math.nan, 1, BAD), ("bf16 pp", 1e4, 2, BAD),
+    ("dp", 1e4, 1, LATE), ("ZeRO-1", math.nan, 2, LATE), ("pp", 1e4, 1, LATE),
 ])  # fmt: skip
-def test_a_rollback_is_the_run_that_never_saw_the_samples(tmp_path: Path, name: str, factor: float, back: int) -> None:
-    kept = BAD - 2 * back
-    for whole, by_hand, again in run_ranks(rolled_back, 2, LAYOUTS[name], str(tmp_path / "run"), factor, back):
+def test_a_rollback_is_the_run_that_never_saw_the_samples(
+    tmp_path: Path, name: str, factor: float, back: int, bad: int
+) -> None:
+    kept, folder = kept_of(back, bad), str(tmp_path / "run")
+    for whole, by_hand, again in run_ranks(rolled_back, 2, LAYOUTS[name], folder, factor, back, bad):
         assert [spike.back_to for spike in whole.spikes] == [kept]
-        assert whole.order[0] == f"global_step{kept}" and len(whole.order) == 2
-        assert whole.left_out == again.left_out == (BAD - kept + 1) * SAMPLES
-        assert [*whole.losses[:kept], *whole.losses[BAD:]] == by_hand.losses
+        assert whole.order[0] == f"global_step{kept}" and len(whole.order) == (bad - 1) // 2
+        assert whole.left_out == again.left_out == (bad - kept + 1) * SAMPLES
+        assert [*whole.losses[:kept], *whole.losses[bad:]] == by_hand.losses
         assert again.losses == by_hand.losses[kept:]
         for other in (by_hand, again):
             assert all(map(torch.equal, whole.weights.values(), other.weights.values()))
