@@ -75,7 +75,9 @@ def documents_of(config: Config, numbers: range) -> list[Part]:
         samples = training_samples(config, folder)
         if numbers.stop > len(samples):
             what = f"the training data of this run has {len(samples):,} samples, counted from 0"
-            raise Problems(Problem(what, hint="name one of them", id="data-option-invalid"))
+            hint = "name one of them; after the last one, a run goes on with the first one, so that "
+            hint += f"sample {numbers.start:,} is sample {numbers.start % len(samples):,}"
+            raise Problems(Problem(what, hint=hint, id="data-option-invalid"))
         return parts(samples, numbers)
 
 
@@ -100,6 +102,11 @@ def launches_of(file: Path, step: int | None) -> tuple[list[Launch], tuple[int, 
     if not parts:
         what = "this file does not say which data the steps of a run have read"
         hint = "pass the run_dir of a run of train.py; earlier versions did not record it"
+        if not file.is_file():
+            what = "there is no such file, so this is not the run_dir of a run of train.py"
+            hint = "pass the folder with the run's report.html"
+        elif step is not None and step < 1:
+            what, hint = f"--step ({step}) must be at least 1", "steps are counted from 1"
         raise Problems(Problem(what, Place(str(file), 0, 0), hint, id="ledger-not-recorded"))
     return [
         Launch(with_text(recorded_config(values)), files, [range(*bounds) for bounds in ranges])

@@ -33,7 +33,7 @@ EFFECTS = {"launcher": "launch", "config": "layout", "checkpoint": "files", "gen
 
 #: Kind -> parameters of this kind, or the beginnings of their names (`aio.`), whose effect would give another one.
 EXCEPTIONS = {
-    "batch": "train_batch_size rampup_batch_size batch_size_schedule",
+    "batch": "train_batch_size rampup_batch_size batch_size_schedule seq_length_schedule",
     "optimizer": (
         "weight_decay weight_decay_incr_style start_weight_decay end_weight_decay gradient_clipping "
         "gradient_allreduce_op zero_optimization.zenflow."
