@@ -56,6 +56,12 @@ def programs_with_parsers() -> dict[str, list[argparse.ArgumentParser]]:
         which.add_argument("--chat", action="store_true", help="tokenise conversations with a chat template")
         found["data"] = [which, command.parser(), token_file_commands.parser(), chat.parser()]
     with suppress(ModuleNotFoundError):
+        from neoxargs.commands import samples
+
+        of_samples = argparse.ArgumentParser(add_help=False)
+        samples.add_arguments(of_samples)
+        found.setdefault("data", []).append(of_samples)
+    with suppress(ModuleNotFoundError):
         from neoxargs.convert.huggingface import exporting, importing
 
         found |= {"export": [exporting.parser()], "import": [importing.parser()]}

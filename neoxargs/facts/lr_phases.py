@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.length_units import UNITS
 from neoxargs.facts.lengths import Sizes, iterations
-from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.mistakes import Mistakes, wrong_keys
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
 #: the decays of Megatron-LM's WSD (`megatron/core/optimizer_param_scheduler.py`).
@@ -89,11 +89,9 @@ def _phase(given: Mapping[str, Any], before: Phase | None, lr: float, sizes: Siz
 
 def _wrong(given: Any, is_first: bool, is_last: bool, sizes: Sizes) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a phase by itself, and what to write instead."""
-    if not isinstance(given, dict):
-        yield f"it is {given!r}, without keys", "write a phase as {style: linear, until: 2000, from: 0, to: 3.0e-4}"
+    yield from wrong_keys(given, KEYS, "phase", "{style: linear, until: 2000, from: 0, to: 3.0e-4}")
+    if not isinstance(given, Mapping):
         return
-    for key in (key for key in given if key not in KEYS):
-        yield f"unknown key: {key}", did_you_mean(str(key), KEYS) or f"a phase has the keys {', '.join(KEYS)}"
     style = given.get("style")
     if style not in STYLES:
         wrong = "style is missing" if style is None else f"style ({style!r}) is not known"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from neoxargs.base.problems import did_you_mean
 
 
 class Mistakes(Exception):
@@ -11,3 +14,12 @@ class Mistakes(Exception):
     def __init__(self, problems: Sequence[tuple[str, str, str]]) -> None:
         self.problems = problems
         super().__init__(problems)
+
+
+def wrong_keys(given: Any, keys: Sequence[str], entry: str, example: str) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the form of an entry, such as a `phase`, and what to write instead."""
+    if not isinstance(given, Mapping):
+        yield f"it is {given!r}, without keys", f"write a {entry} as {example}"
+        return
+    for key in (key for key in given if key not in keys):
+        yield f"unknown key: {key}", did_you_mean(str(key), keys) or f"a {entry} has the keys {', '.join(keys)}"

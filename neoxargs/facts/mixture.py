@@ -16,7 +16,7 @@ from neoxargs.facts.data import added
 from neoxargs.facts.length_units import UNITS
 from neoxargs.facts.lengths import Sizes, samples
 from neoxargs.facts.lr_phases import CONSTANT, LEFT
-from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.mistakes import Mistakes, wrong_keys
 
 KEYS = ("style", "until", "weights", "temperature")
 STYLES = (CONSTANT, *LEFT)
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     """Of the sources; they add up to 1."""
 
 
-class Plan(NamedTuple):
+class MixtureSchedule(NamedTuple):
     """The pieces of a run."""
 
     pieces: Sequence[Piece]
@@ -96,7 +96,7 @@ def mixture_of(get: Callable[[str], Any], sources: int) -> Mixture | None:
     return Mixture(phases(listed or (), sources, Sizes.of(get)), most if isinstance(most, list) else [most] * sources)
 
 
-def plan(mixture: Mixture, first: Sequence[float], sizes: Sequence[int], total: int) -> Plan:
+def schedule_of(mixture: Mixture, first: Sequence[float], sizes: Sequence[int], total: int) -> MixtureSchedule:
     """Return the pieces of a run of `total` samples.
 
     first: weights of the sources before the first phase. sizes: samples in one pass over each.
@@ -109,7 +109,7 @@ def plan(mixture: Mixture, first: Sequence[float], sizes: Sequence[int], total: 
         while end - begin > CLOSE:
             left = [share if limit - of > CLOSE else 0.0 for share, limit, of in zip(wanted, most, read, strict=True)]
             if not any(left):
-                return Plan(found, begin)
+                return MixtureSchedule(found, begin)
             # Not normalised twice, so that they round as those of GPT-NeoX.
             shares = wanted if left == wanted else _shares(left)
             found.append(Piece(begin, shares))
@@ -117,7 +117,7 @@ def plan(mixture: Mixture, first: Sequence[float], sizes: Sequence[int], total: 
             length = min(end - begin, *ends)
             read = [min(limit, of + share * length) for share, limit, of in zip(shares, most, read, strict=True)]
             begin += length
-    return Plan(found, float(total))
+    return MixtureSchedule(found, float(total))
 
 
 def limits(mixture: Mixture, sizes: Sequence[int]) -> list[int]:
@@ -126,7 +126,7 @@ def limits(mixture: Mixture, sizes: Sequence[int]) -> list[int]:
     return [LIMITLESS if size and most is None else int((most or 0) * size) for most, size in each]
 
 
-def used_up(found: Plan, total: int) -> Problem | None:
+def used_up(found: MixtureSchedule, total: int) -> Problem | None:
     """Return the problem of a run of `total` samples whose mixture has fewer."""
     if found.end == total:
         return None
@@ -181,11 +181,9 @@ def phases(listed: Sequence[Any], sources: int, sizes: Sizes) -> list[Phase]:
 
 def _wrong(given: Any, is_last: bool, sources: int, sizes: Sizes) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a phase by itself, and what to write instead."""
+    yield from wrong_keys(given, KEYS, "phase", "{until: 60%, weights: [0.8, 0.2]}")
     if not isinstance(given, Mapping):
-        yield f"it is {given!r}, without keys", "write a phase as {until: 60%, weights: [0.8, 0.2]}"
         return
-    for key in (key for key in given if key not in KEYS):
-        yield f"unknown key: {key}", did_you_mean(str(key), KEYS) or f"a phase has the keys {', '.join(KEYS)}"
     style = given.get("style", CONSTANT)
     if style not in STYLES:
         yield f"style ({style!r}) is not known", did_you_mean(str(style), STYLES) or f"write one of {', '.join(STYLES)}"

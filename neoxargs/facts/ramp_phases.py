@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.length_units import length
-from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.mistakes import Mistakes, wrong_keys
 
 Begins = list[tuple[int, int]]
 #: How a phase may end. A share of the run is none: a run that is made longer would have had other sizes before.
@@ -58,11 +57,9 @@ def begins(
 def _wrong(given: Any, is_last: bool, key: str, unit: str) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a phase by itself, and what to write instead."""
     keys = ("until", key)
+    yield from wrong_keys(given, keys, "phase", f"{{until: 20B tokens, {key}: 512}}")
     if not isinstance(given, Mapping):
-        yield f"it is {given!r}, without keys", f"write a phase as {{until: 20B tokens, {key}: 512}}"
         return
-    for other in (other for other in given if other not in keys):
-        yield f"unknown key: {other}", did_you_mean(str(other), keys) or f"a phase has the keys {', '.join(keys)}"
     size = given.get(key)
     if size is None:
         yield f"{key} is missing", f"write the number of {unit}"

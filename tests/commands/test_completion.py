@@ -33,6 +33,7 @@ TYPED = {
     "deepy init --model=gpt-neox\t --dev\t RTX\t": ["init", "--model=gpt-neox-20b", "--device", "RTX4090-24GB"],
     "deepy migrate --to neox-2021\t --from mega\t": ["migrate", "--to", "neox-2021", "--from", "megatron"],
     "deepy data --cha\t --overl\t dr\t": ["data", "--chat", "--overlong", "drop"],
+    "deepy data --ledg\t --ste\t 3": ["data", "--ledger", "--step", "3"],
     "deepy export --archi\t Phi\t": ["export", "--architecture", "Phi3ForCausalLM"],
 }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.mistakes import Mistakes
-from neoxargs.facts.mixture import CLOSE, Mixture, phases, plan, used_up
+from neoxargs.facts.mixture import CLOSE, Mixture, phases, schedule_of, used_up
 
 #: 100 iterations of 10 samples of 50 tokens.
 SIZES = Sizes(100, BatchSizes([(0, 10)]), 50)
@@ -24,12 +24,12 @@ def mixture(*listed: Any, most: list[float | None] | None = None) -> Mixture:
 
 def counts(found: Mixture, sizes: tuple[int, ...] = (1000, 1000), first: tuple[float, ...] = (1, 1)) -> list[float]:
     """Return how many samples the first source has at each end of a piece."""
-    return [read[0] for _, read in plan(found, first, sizes, 1000).drawn()]
+    return [read[0] for _, read in schedule_of(found, first, sizes, 1000).drawn()]
 
 
 @pytest.mark.parametrize("until", [60, 0.6, "60%", "600 samples", "30K tokens", "0.03M tokens"])
 def test_a_phase_ends_after_iterations_a_share_samples_or_tokens(until: object) -> None:
-    found = plan(mixture({"until": until, "weights": [3, 1]}, {"weights": [1, 3]}), [1, 1], [9, 9], 1000)
+    found = schedule_of(mixture({"until": until, "weights": [3, 1]}, {"weights": [1, 3]}), [1, 1], [9, 9], 1000)
     assert [(piece.begin, list(piece.shares)) for piece in found.pieces] == [(0, [0.75, 0.25]), (600, [0.25, 0.75])]
     assert found.drawn() == [(0, [0, 0]), (600, [450, 150]), (1000, [550, 450])]
 
@@ -45,21 +45,23 @@ def test_a_phase_that_moves_has_the_mean_of_its_ends_and_then_stays_at_the_last(
 
 
 def test_temperature_weighs_by_the_size_to_the_power_of_its_inverse() -> None:
-    found = [plan(mixture({"temperature": t}), [1, 1], [900, 100], 1000).pieces[0].shares[0] for t in (1, 2, 1e9)]
+    found = [
+        schedule_of(mixture({"temperature": t}), [1, 1], [900, 100], 1000).pieces[0].shares[0] for t in (1, 2, 1e9)
+    ]
     assert found == pytest.approx([0.9, 0.75, 0.5])
 
 
 def test_a_source_that_is_used_up_leaves_its_share_to_the_others() -> None:
-    found = plan(mixture({"weights": [1, 1]}, most=[None, 2]), [1, 1], [900, 100], 1000)
+    found = schedule_of(mixture({"weights": [1, 1]}, most=[None, 2]), [1, 1], [900, 100], 1000)
     assert found.drawn() == [(0, [0, 0]), (400, [200, 200]), (1000, [800, 200])]
     assert used_up(found, 1000) is None
-    short = plan(mixture({"weights": [1, 1]}, most=[0.5, 2]), [1, 1], [900, 100], 1000)
+    short = schedule_of(mixture({"weights": [1, 1]}, most=[0.5, 2]), [1, 1], [900, 100], 1000)
     assert short.end == pytest.approx(650)
     problem = used_up(short, 1000)
     assert problem is not None and "650 of 1,000" in problem.what
     # As many as there are is enough, and one more is not.
-    assert used_up(plan(mixture({"weights": [3, 7]}, most=[0.5, 2]), [1, 1], [900, 100], 650), 650) is None
-    assert used_up(plan(mixture({"weights": [3, 7]}, most=[0.5, 2]), [1, 1], [900, 100], 651), 651)
+    assert used_up(schedule_of(mixture({"weights": [3, 7]}, most=[0.5, 2]), [1, 1], [900, 100], 650), 650) is None
+    assert used_up(schedule_of(mixture({"weights": [3, 7]}, most=[0.5, 2]), [1, 1], [900, 100], 651), 651)
 
 
 @given(
@@ -72,7 +74,7 @@ def test_shares_add_up_to_one_and_no_source_exceeds_its_limit(
     weights: list[list[float]], style: str, most: list[float | None]
 ) -> None:
     listed = [{"style": style, "until": 20 * number, "weights": each} for number, each in enumerate(weights, 1)]
-    found = plan(Mixture(phases(listed, 3, SIZES), most), [1, 1, 1], [300, 200, 100], 1000)
+    found = schedule_of(Mixture(phases(listed, 3, SIZES), most), [1, 1, 1], [300, 200, 100], 1000)
     assert all(sum(piece.shares) == pytest.approx(1) and min(piece.shares) >= 0 for piece in found.pieces)
     for samples, read in found.drawn():
         assert sum(read) == pytest.approx(samples)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neoxargs.files.token_files import writer
+from tests.support.finetuning import token_file
 from tests.support.processes import rank_arguments, step_rows, train_on_rank
 from tests.support.ranks import run_ranks
 
@@ -35,9 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two token files of random documents, the second with fewer samples than the run reads of it."""
     folder, random = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
     for name, documents in (("web", 100), ("code", 5)):
-        with writer.new_file(folder / name, np.uint16) as file:
-            tokens = random.integers(97, 123, 64 * documents).astype(np.uint16)
-            file.add(tokens, [64] * documents, [True] * documents)
+        token_file(folder / name, random.integers(97, 123, (documents, 64)).tolist())
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from neoxargs.files import metrics
 from neoxargs.files.checkpoints.folder import checkpoints, iteration_of, written_by
-from neoxargs.files.token_files import writer
+from tests.support.finetuning import token_file
 from tests.support.processes import rank_arguments, train_on_rank
 from tests.support.ranks import run_ranks
 
@@ -34,9 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Token files of random documents, each of letters of its own."""
     folder, random = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
     for number, name in enumerate(("train", "code", "web", "law")):
-        with writer.new_file(folder / name, np.uint16) as file:
-            tokens = random.integers(97 + 3 * number, 107 + 3 * number, 6000).astype(np.uint16)
-            file.add(tokens, [60] * 100, [True] * 100)
+        token_file(folder / name, random.integers(97 + 3 * number, 107 + 3 * number, (100, 60)).tolist())
     return folder
 
 

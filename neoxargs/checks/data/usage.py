@@ -16,7 +16,7 @@ from neoxargs.facts.mixture import mixture_of, used_up
 from neoxargs.facts.trained import is_frozen, prompt_length
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import Part, Source, sources
-from neoxargs.files.token_files.timeline import drawn, mixture_plan
+from neoxargs.files.token_files.timeline import drawn, mixture_schedule
 
 #: How often documents can be read before repetitions are worth less than new ones (Muennighoff et al. 2023).
 MOST_EPOCHS = 4
@@ -83,7 +83,7 @@ def mixture_ends_early(config: Config) -> Iterator[Problem]:
     """Yield the error of a run that is longer than its mixture of datasets."""
     of = sources(config.data, config.post_training)["train"] if not config.data.text_path else []
     mixture = mixture_of(config.get, len(of)) if of else None
-    found = mixture_plan(config, of, mixture) if mixture else None
+    found = mixture_schedule(config, of, mixture) if mixture else None
     total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
     if found and (problem := used_up(found, total)):
         yield replace(problem, where=config.source("train_data_max_epochs").where)

@@ -13,7 +13,7 @@ from neoxargs.facts.mixture import PARAMETERS as MIXTURE
 from neoxargs.facts.mixture import mixture_of
 from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.files.token_files.sources import sources
-from neoxargs.files.token_files.timeline import mixture_plan
+from neoxargs.files.token_files.timeline import mixture_schedule
 
 #: Label -> returns the text of a side at a step, which counts from 1 as in the log.
 Row = Callable[[Side, int], str]
@@ -53,7 +53,7 @@ def _shares(side: Side, step: int) -> str:
     config = side.config
     of = sources(config.data, config.post_training)["train"]
     mixture = mixture_of(side.get, len(of))
-    found = mixture_plan(config, of, mixture) if mixture else None
+    found = mixture_schedule(config, of, mixture) if mixture else None
     if found is None:
         return "depends on the sizes of token files that cannot be read"
     shares = found.shares_at(BatchSizes.of(side.get).samples_after(step - 1))

@@ -7,7 +7,7 @@ from functools import partial
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.mixture import Mixture, Plan, mixture_of, plan
+from neoxargs.facts.mixture import Mixture, MixtureSchedule, mixture_of, schedule_of
 from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.one_pass import cut_of, samples_in
@@ -30,7 +30,7 @@ def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
     chosen = of if mixture else [source for source in of if source.weight != 0]
     passes = {source: _one_pass(source, config) for source in chosen}
     if mixture:
-        found = mixture_plan(config, of, mixture)
+        found = mixture_schedule(config, of, mixture)
         curve = found.drawn() if found else []
     else:
         shares = _shares(config, chosen, passes)
@@ -43,7 +43,7 @@ def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
     ]
 
 
-def mixture_plan(config: Config, of: Sequence[Source], mixture: Mixture) -> Plan | None:
+def mixture_schedule(config: Config, of: Sequence[Source], mixture: Mixture) -> MixtureSchedule | None:
     """Return what a mixture draws of its sources in a run; None if that depends on files that cannot be read."""
     total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
     needs_sizes = any(most is not None for most in mixture.max_epochs)
@@ -54,7 +54,7 @@ def mixture_plan(config: Config, of: Sequence[Source], mixture: Mixture) -> Plan
     counts = partial(_of_share, what="tokens"), partial(_of_share, what="sequences")
     # Of files that cannot be read, only the weights are known.
     found = [1 if size is None else size for size in sizes]
-    return plan(mixture, weights(of, config.data, *counts), found, total) if any(found) else None
+    return schedule_of(mixture, weights(of, config.data, *counts), found, total) if any(found) else None
 
 
 def _shares(config: Config, chosen: Sequence[Source], passes: Mapping[Source, float | None]) -> list[float]:

@@ -14,7 +14,7 @@ from neoxargs.base.problems import listed
 from neoxargs.facts.batch_sizes import PARTS, PHASES, RAMP, BatchSizes, begins_of_phases
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.facts.mistakes import Mistakes
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, refuse_entries, warn
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, refuse_phases, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 
@@ -121,7 +121,7 @@ def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[in
 def batch_phases_have_whole_micro_batches(
     batch_size_schedule: Sequence[Any] | None, rampup_batch_size: Sequence[int] | None, train_batch_size: int,
     gradient_accumulation_steps: int, seq_length: int,
-) -> Finding | list[Finding] | None:  # fmt: skip
+) -> list[Finding]:  # fmt: skip
     """batch_size_schedule lists the sizes of the batch in their order, up to train_batch_size, and each batch consists
     of whole micro batches on every data parallel rank.
 
@@ -129,18 +129,22 @@ def batch_phases_have_whole_micro_batches(
         train_micro_batch_size_per_gpu: 4
         batch_size_schedule: [{until: 5, size: 10}, {until: 500 samples, size: 32}, {size: 48}]
     """
-    if batch_size_schedule is None:
-        return None
-    if rampup_batch_size is not None:
+    if batch_size_schedule is not None and rampup_batch_size is not None:
         what = f"{PHASES} and {RAMP} both set the sizes of the batch"
-        return refuse(what, "remove one of them", about=[PHASES, RAMP])
-    if not batch_size_schedule:
-        return refuse(f"{PHASES} has no phases", "remove it, or list at least one phase", about=[PHASES])
-    try:
-        sizes = [size for _, size in begins_of_phases(batch_size_schedule, seq_length)]
-    except Mistakes as error:
-        return refuse_entries(PHASES, error)
-    unit, wrong = train_batch_size // gradient_accumulation_steps, list[tuple[str, str, str]]()
+        return [refuse(what, "remove one of them", about=[PHASES, RAMP])]
+    unit = train_batch_size // gradient_accumulation_steps
+
+    def parse() -> None:
+        _require_whole_micro_batches(
+            [size for _, size in begins_of_phases(batch_size_schedule or (), seq_length)], train_batch_size, unit
+        )
+
+    return refuse_phases(PHASES, batch_size_schedule, parse)
+
+
+def _require_whole_micro_batches(sizes: Sequence[int], train_batch_size: int, unit: int) -> None:
+    """Raise Mistakes unless all sizes of phases are multiples of `unit`, the last one `train_batch_size`."""
+    wrong: list[tuple[str, str, str]] = []
     for number, size in enumerate(sizes, 1):
         if size % unit:
             what = f"size ({size}) is no multiple of {MICRO} x {RANKS} ({unit})"
@@ -149,7 +153,8 @@ def batch_phases_have_whole_micro_batches(
         what = f"size ({sizes[-1]}) must be {TOTAL} ({train_batch_size})"
         hint = f"set {TOTAL}: {sizes[-1]}, or end with a phase of {train_batch_size} samples"
         wrong.append((f"phase {len(sizes)}", what, hint))
-    return refuse_entries(PHASES, Mistakes(wrong))
+    if wrong:
+        raise Mistakes(wrong)
 
 
 def _sizes_and_name(

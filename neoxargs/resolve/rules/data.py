@@ -20,6 +20,7 @@ from neoxargs.resolve.rules.rule import (
     derive_each_split,
     refuse,
     refuse_entries,
+    refuse_phases,
     warn,
 )
 
@@ -171,7 +172,7 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> Finding | list[Finding] | None:
+) -> list[Finding]:
     """train_data_mixture lists phases with the weights of the datasets. A phase that is not understood would train on
     another mixture than the one that was meant.
 
@@ -180,25 +181,21 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
         test_data_paths: web_test
         train_data_mixture: [{until: 60%, weights: [0.8, 0.2]}, {weights: [0.3, 0.3, 0.4]}]
     """
-    if train_data_mixture is None:
-        return None
-    about = ["train_data_mixture"]
-    if not train_data_mixture:
-        return refuse("train_data_mixture has no phases", "remove it, or list at least one phase", about)
     batches = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-    sizes = Sizes(train_iters, batches, seq_length)
-    try:
-        count = _datasets(data_path, train_data_paths, pos_train_data_paths)
-        found = mixture.phases(train_data_mixture, count, sizes)
-    except Mistakes as error:
-        return refuse_entries("train_data_mixture", error)
+    datasets, found = _datasets(data_path, train_data_paths, pos_train_data_paths), list[mixture.Phase]()
+
+    def parse() -> None:
+        found.extend(mixture.phases(train_data_mixture or (), datasets, Sizes(train_iters, batches, seq_length)))
+
+    if refused := refuse_phases("train_data_mixture", train_data_mixture, parse):
+        return refused
     ends = [phase.until or 0 for phase in found[:-1]]
     late = next((number for number, end in enumerate(ends, 2) if end >= batches.samples_after(train_iters)), None)
     if late is None:
-        return None
+        return []
     what = f"train_data_mixture, phase {late}: it begins after {ends[late - 2]:,} samples, when the run has ended"
     hint = "remove it, let the phase before it end earlier, or increase train_iters"
-    return Finding(what, hint, ("train_data_mixture", "train_iters"), "warning", inside=f"phase {late}")
+    return [Finding(what, hint, ("train_data_mixture", "train_iters"), "warning", inside=f"phase {late}")]
 
 
 def _datasets(data_path: Blend, *paths: Paths) -> int:

@@ -33,7 +33,7 @@ A rule that training, validation and test data have in common is declared once, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -75,6 +75,19 @@ def refuse_entries(parameter: str, mistakes: Mistakes) -> list[Finding]:
         Finding(f"{parameter}, {name}: {what}", advice, (parameter,), inside=name)
         for name, what, advice in mistakes.problems
     ]
+
+
+def refuse_phases(parameter: str, listed: Sequence[Any] | None, parse: Callable[[], object]) -> list[Finding]:
+    """Return an error for each mistake in the phases that a parameter lists. parse: reads them; raises Mistakes."""
+    if listed is None:
+        return []
+    if not listed:
+        return [refuse(f"{parameter} has no phases", "remove it, or list at least one phase", about=[parameter])]
+    try:
+        parse()
+    except Mistakes as mistakes:
+        return refuse_entries(parameter, mistakes)
+    return []
 
 
 class Contradiction(Exception):

@@ -12,7 +12,7 @@ from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.optimizers import is_onebit
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, refuse_entries, warn
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, refuse_phases, warn
 
 #: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.
 WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")
@@ -243,23 +243,14 @@ def lr_schedule_has_valid_phases(
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> Finding | list[Finding] | None:
+) -> list[Finding]:
     """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
     another rate than the one that was meant.
 
         lr_schedule: [{style: linear, until: 2000, from: 0, to: 0.001}, {style: quadratic}]
     """
-    if lr_schedule is None:
-        return None
-    if not lr_schedule:
-        return refuse("lr_schedule has no phases", "remove it, or list at least one phase", about=["lr_schedule"])
-    try:
-        lr_phases.phases(
-            lr_schedule, lr, _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-        )
-    except Mistakes as error:
-        return refuse_entries("lr_schedule", error)
-    return None
+    sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
+    return refuse_phases("lr_schedule", lr_schedule, lambda: lr_phases.phases(lr_schedule or (), lr, sizes))
 
 
 def _sizes(

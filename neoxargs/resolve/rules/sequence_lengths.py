@@ -8,9 +8,8 @@ from typing import Any
 from neoxargs.base.problems import listed
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.layer_kinds import RECURRENT
-from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths, begins_of_phases
-from neoxargs.resolve.rules.rule import Finding, check, refuse, refuse_entries, warn
+from neoxargs.resolve.rules.rule import Finding, check, refuse, refuse_phases, warn
 
 #: Kinds of layers without a pattern of blocks, whose sequences can have any length.
 ANY_LENGTH = ("global", "flash", *RECURRENT)
@@ -20,23 +19,16 @@ ANY_LENGTH = ("global", "flash", *RECURRENT)
 def seq_length_phases_cut_whole_samples(
     seq_length_schedule: Sequence[Any] | None, seq_length: int, train_batch_size: int,
     rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None,
-) -> Finding | list[Finding] | None:  # fmt: skip
+) -> list[Finding]:  # fmt: skip
     """seq_length_schedule lists the lengths of the sequences in their order, up to seq_length. Each sample of
     seq_length tokens is cut into sequences of the current length, which must therefore divide seq_length.
 
         seq_length: 32
         seq_length_schedule: [{until: 10, length: 7}, {until: 20, length: 16}, {length: 32}]
     """
-    if seq_length_schedule is None:
-        return None
-    if not seq_length_schedule:
-        return refuse(f"{PHASES} has no phases", "remove it, or list at least one phase", about=[PHASES])
-    try:
-        sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-        begins_of_phases(seq_length_schedule, seq_length, sizes)
-    except Mistakes as error:
-        return refuse_entries(PHASES, error)
-    return None
+    sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
+    listed = seq_length_schedule
+    return refuse_phases(PHASES, listed, lambda: begins_of_phases(listed or (), seq_length, sizes))
 
 
 @check

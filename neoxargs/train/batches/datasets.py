@@ -24,7 +24,7 @@ from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import added
-from neoxargs.facts.mixture import Mixture, limits, mixture_of, plan, used_up
+from neoxargs.facts.mixture import Mixture, limits, mixture_of, schedule_of, used_up
 from neoxargs.facts.model import rows_for
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.token_files import rewards
@@ -281,7 +281,7 @@ def _in_mixture(chosen: Sequence[Source], samples: int, mixture: Mixture, sampli
     sizes = [_samples_in(source, sampling) for source in chosen]
     if not any(sizes):
         return None
-    found = plan(mixture, _weights(chosen, sampling), sizes, samples)
+    found = schedule_of(mixture, _weights(chosen, sampling), sizes, samples)
     if problem := used_up(found, samples):
         raise Problems(problem)
     # A source without samples has no share.

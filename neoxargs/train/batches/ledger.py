@@ -20,7 +20,7 @@ from neoxargs.facts.layout import Layout
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import sources
 from neoxargs.train.batches.datasets import index_folder, training_samples
-from neoxargs.train.batches.loader import used
+from neoxargs.train.batches.loader import usable_length
 from neoxargs.train.batches.samples.spans import spans
 
 #: Samples that are looked up together.
@@ -95,7 +95,7 @@ def _read_by(launch: Launch, folder: Path) -> Iterator[tuple[str, Integers]]:
     """Yield the tokens that a launch has read: a prefix, and first token and end of ranges in its file, (ranges, 2)."""
     config, samples = launch.config, training_samples(launch.config, folder)
     together = config.batch.train_micro_batch_size_per_gpu * Layout.of(config).data
-    length = used(len(samples), together if config.data.sample_order == "gpt-neox" else 1)
+    length = usable_length(len(samples), together if config.data.sample_order == "gpt-neox" else 1)
     offsets: dict[str, Integers] = {}
     read = (each[first : first + TOGETHER] for each in launch.ranges for first in range(0, len(each), TOGETHER))
     for numbers in read:

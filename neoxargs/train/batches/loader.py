@@ -87,7 +87,7 @@ def batches(
     samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0, drops_last: bool = False
 ) -> Iterator[MicroBatch]:
     """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
-    length = used(len(samples), micro_batch * data.size if drops_last else 1)
+    length = usable_length(len(samples), micro_batch * data.size if drops_last else 1)
     indices = sample_indices(length, consumed, data, micro_batch)
     if workers == 0:
         return (collate([samples[index] for index in chosen]) for chosen in indices)
@@ -134,7 +134,7 @@ def _without_problems(batch: MicroBatch | _Refused) -> MicroBatch:
     return batch
 
 
-def used(length: int, step: int) -> int:
+def usable_length(length: int, step: int) -> int:
     """Return after how many samples of a data set its first one follows: the last ones that fill no step are dropped.
 
     A data set that is smaller than a step is kept whole, because nothing would be left of it.

@@ -76,20 +76,25 @@ class History:
 
         Spikes are remembered too: a few of them do not change a median, and a level that lasts becomes the usual one.
         """
-        scores, medians = {}, {}
+        found = self._spike(numbers)
         for name, value in numbers.items():
-            before = self.values.setdefault(name, deque(maxlen=self.window))
-            enough = len(before) >= -(-self.window // 2)
-            if enough or not math.isfinite(value):
-                scores[name] = score(value, before) if enough else math.inf
-                medians[name] = median(before) if enough else math.nan
             if math.isfinite(value):
-                before.append(value)
+                self.values.setdefault(name, deque(maxlen=self.window)).append(value)
+        return found
+
+    def _spike(self, numbers: Mapping[str, float]) -> Spike | None:
+        known = {name for name, values in self.values.items() if len(values) >= -(-self.window // 2)}
+        scores = {
+            name: score(value, self.values[name]) if name in known else math.inf
+            for name, value in numbers.items()
+            if name in known or not math.isfinite(value)
+        }
         name = max(scores, key=lambda each: scores[each], default="")
         if not name or scores[name] <= self.threshold:
             return None
         group = max((each for each in scores if each != LOSS), key=lambda each: scores[each], default="")
-        return Spike(name, numbers[name], medians[name], scores[name], group)
+        middle = median(self.values[name]) if name in known else math.nan
+        return Spike(name, numbers[name], middle, scores[name], group)
 
 
 class Spikes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neoxargs.base.problems import Problem
-from neoxargs.checks.data.usage import missing_ends, often_repeated, wasted_samples
+from neoxargs.checks.data.usage import missing_ends, mixture_ends_early, often_repeated, wasted_samples
 from neoxargs.files.token_files.timeline import timeline_of
 from tests.support.configure import configure
 from tests.support.finetuning import token_file
@@ -51,6 +51,21 @@ def test_sources_that_are_read_too_often_are_named_with_their_numbers() -> None:
     assert found(often_repeated, weighted) == []
     assert len(found(often_repeated, "data_path: small\nsplit: 1, 0, 0\n")) == 1
     assert found(often_repeated, "data_path: small\nfinetune: true\nload: elsewhere\n") == []
+
+
+def test_a_run_that_is_longer_than_its_mixture_is_refused_with_the_samples_that_there_are() -> None:
+    """The run has 200 samples, one pass over `small` 18, and one over `large` 198."""
+    token_file(Path("small"), [[7] * 16] * 10)
+    token_file(Path("large"), [[7] * 16] * 100)
+    both = "train_data_paths: [small, large]\nvalid_data_paths: [v]\ntest_data_paths: [v]\n"
+    pinned(found(mixture_ends_early, both + "train_data_max_epochs: 0.5\n"))
+    assert found(mixture_ends_early, both + "train_data_max_epochs: [2, 1]\n") == []
+    assert found(mixture_ends_early, both + "train_data_mixture: [{weights: [1, 0]}]\n") == []
+    only = both + "train_data_mixture: [{weights: [1, 0]}]\ntrain_data_max_epochs: [2, null]\n"
+    assert len(found(mixture_ends_early, only)) == 1
+    assert found(mixture_ends_early, only.replace("small", "absent")) == []
+    drawn = timeline_of(configure(SIZES + both + "train_data_max_epochs: [2, null]\n", gpus=1)).drawn
+    assert drawn[0].tokens == 2 * 18 * 8
 
 
 def test_padding_and_cut_documents_are_told_with_their_shares() -> None:

@@ -81,8 +81,8 @@ class Seen(NamedTuple):
 
 
 class Record(Tracker):
-    def __init__(self, folder: str | None) -> None:
-        self.folder, self.order = folder, list[str]()
+    def __init__(self, folder: str | None, damages: int | None = None) -> None:
+        self.folder, self.order, self.damages = folder, list[str](), damages
         self.spikes: list[SpikeEvent] = []
         self.losses: list[float] = []
         self.skipped: list[bool] = []
@@ -91,6 +91,13 @@ class Record(Tracker):
         self.spikes.append(spike)
         if self.folder:
             self.order = [each.name for each in checkpoint_folder.newest_first(Path(self.folder))]
+
+    def on_save(self, iteration: int, folder: Path) -> None:
+        if iteration == self.damages:
+            largest = max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+            content = bytearray(largest.read_bytes())
+            content[len(content) // 2] ^= 1
+            largest.write_bytes(content)
 
     def on_step(self, step: Any) -> None:
         self.losses.append(step.loss)
@@ -108,13 +115,16 @@ def train(trials: dict[str, Trial], factor: float, rank: int = 1) -> dict[str, S
 
 
 def _run(
-    one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,), spent: bool = False, read_every: int = 1
-) -> Seen:
-    """spent: whether what was planted is in the samples that a rollback leaves out. read_every: as of Loop."""
+    one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,), spent: bool = False, read_every: int = 1,
+    damages: int | None = None,
+) -> Seen:  # fmt: skip
+    """spent: whether what was planted is in the samples that a rollback leaves out. read_every: as of Loop.
+    damages: the iteration whose checkpoint is damaged after it was saved.
+    """
     built = Training(one)
     saver = built.checkpoints(process)
     saver.spikes = built.engine.spikes
-    record = Record(one.config.get("save"))
+    record = Record(one.config.get("save"), damages)
     loop = loop_of(built, saver, [record])
     loop.read_every = read_every
     if one.config.get("load"):
@@ -329,6 +339,16 @@ def test_a_rollback_is_the_run_that_never_saw_the_samples(
             assert all(map(torch.equal, whole.weights.values(), other.weights.values()))
     newest = checkpoint_folder.newest_first(tmp_path / "run")
     assert newest[0].name == f"global_step{STEPS}"
+
+
+def after_damage(one: Trial) -> Seen:
+    return _run(one, setup.start("gloo", seed=1), 1e4, spent=True, damages=BAD - 2)
+
+
+@pytest.mark.slow
+def test_a_rollback_passes_over_a_checkpoint_that_was_damaged(tmp_path: Path) -> None:
+    [seen] = run_ranks(after_damage, 1, trial("rollback", save=str(tmp_path / "run"), checkpoint_factor=2))
+    assert [spike.back_to for spike in seen.spikes] == [BAD - 4] and seen.left_out == 4 * SAMPLES
 
 
 def before_any(one: Trial) -> Seen:

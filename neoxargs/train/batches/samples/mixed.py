@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neoxargs.facts.mixture import CLOSE, Piece, Plan
+from neoxargs.facts.mixture import CLOSE, MixtureSchedule, Piece
 from neoxargs.train.batches.loader import Samples
 from neoxargs.train.batches.samples.gpt_neox import Arrays, BlendSamples, Integers, announce, blend_order, cached
 from neoxargs.train.batches.samples.passes import in_passes
@@ -24,7 +24,9 @@ Floats = NDArray[np.float64]
 TOGETHER = 1 << 24
 
 
-def mix_samples(sources: Sequence[Samples], found: Plan, limits: Sequence[int], seed: int, cache: Path) -> BlendSamples:
+def mix_samples(
+    sources: Sequence[Samples], found: MixtureSchedule, limits: Sequence[int], seed: int, cache: Path
+) -> BlendSamples:
     """Return the samples of a mixture.
 
     sources: one pass over each. limits: how many samples of each there may be. cache: folder of the index files,
@@ -45,7 +47,7 @@ def mix_samples(sources: Sequence[Samples], found: Plan, limits: Sequence[int], 
     return BlendSamples(read, arrays["source"], arrays["index"])
 
 
-def mixed_order(found: Plan, limits: Sequence[int]) -> Arrays:
+def mixed_order(found: MixtureSchedule, limits: Sequence[int]) -> Arrays:
     """Return the arrays of `BlendSamples`. Each source always has its share of the samples so far, give or take a few.
 
     limits: as in `mix_samples`; `found` keeps to them but for fractions of a sample.
@@ -66,7 +68,7 @@ def mixed_order(found: Plan, limits: Sequence[int]) -> Arrays:
     return {"source": source, "index": index}
 
 
-def _pieces(found: Plan) -> Iterator[tuple[Piece, float]]:
+def _pieces(found: MixtureSchedule) -> Iterator[tuple[Piece, float]]:
     """Yield pieces of at most TOGETHER samples, with their ends."""
     for (begin, shares), end in found.with_ends():
         while begin < end:

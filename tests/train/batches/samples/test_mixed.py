@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neoxargs.facts.mixture import CLOSE, LIMITLESS, Mixture, Phase, Plan, limits, plan
+from neoxargs.facts.mixture import CLOSE, LIMITLESS, Mixture, MixtureSchedule, Phase, limits, schedule_of
 from neoxargs.train.batches.samples import mixed
 from neoxargs.train.batches.samples.gpt_neox import blend_order
 from neoxargs.train.batches.samples.mixed import mixed_order
@@ -18,11 +18,13 @@ phases = st.lists(st.tuples(st.sampled_from(["constant", "linear"]), weights), m
 most = st.lists(st.one_of(st.none(), st.sampled_from([0.5, 1.0, 2.5])), min_size=3, max_size=3)
 
 
-def planned(listed: list[tuple[str, list[float]]], most: list[float | None], total: int) -> tuple[Plan, list[int]]:
+def planned(
+    listed: list[tuple[str, list[float]]], most: list[float | None], total: int
+) -> tuple[MixtureSchedule, list[int]]:
     """Return the plan of phases of 130 samples each, and the limits of its sources."""
     found = [Phase(style, 130 * number, each, 1.0) for number, (style, each) in enumerate(listed, 1)]
     mixture = Mixture(found, most)
-    return plan(mixture, [1, 1, 1], SIZES, total), limits(mixture, SIZES)
+    return schedule_of(mixture, [1, 1, 1], SIZES, total), limits(mixture, SIZES)
 
 
 @given(phases, most)
@@ -55,7 +57,7 @@ def test_what_is_changed_later_changes_nothing_before(
 
 def test_without_changes_it_is_the_blend_of_gpt_neox() -> None:
     shares = [0.7, 0.29, 0.01]
-    found = plan(Mixture([Phase("constant", None, shares, 1.0)], [None] * 3), [1, 1, 1], SIZES, 5000)
+    found = schedule_of(Mixture([Phase("constant", None, shares, 1.0)], [None] * 3), [1, 1, 1], SIZES, 5000)
     order, blend = mixed_order(found, [LIMITLESS] * 3), blend_order(shares, 5000)
     assert all((order[name] == blend[name]).all() for name in ("source", "index"))
 
