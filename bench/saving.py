@@ -48,10 +48,10 @@ def measure(hidden: int, layers: int, folder: Path, rounds: int) -> dict[str, fl
     """Return the median seconds of each part."""
     import torch
 
+    from neoxargs.facts.position import Position
     from neoxargs.files.checkpoints.checksums import Digest
     from neoxargs.train.checkpoint.rank_files import RankFiles
     from neoxargs.train.checkpoint.save_load import Checkpoints
-    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.checkpoint.snapshot import Snapshot
     from neoxargs.train.process import setup
     from tests.support.trials import Training, Trial

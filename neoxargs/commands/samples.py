@@ -16,6 +16,7 @@ from neoxargs.base.request import LOCK_FILE, Request
 from neoxargs.base.text import format_count
 from neoxargs.checks.checkpoint.changes import recorded_config
 from neoxargs.config.config import Config
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.files import metrics
 from neoxargs.files.token_files.sources import with_text
 from neoxargs.runs.lockfile import read_lock
@@ -72,12 +73,12 @@ def config_of(request: Request) -> Config:
 def documents_of(config: Config, numbers: range) -> list[Part]:
     """Return the parts of documents that training samples consist of. Raises Problems."""
     with index_files(config) as folder:
-        samples = training_samples(config, folder)
+        # A run that leaves out samples reads others after its last ones, but hardly as many again.
+        planned = BatchSizes.of(config.get).samples_after(config.training.train_iters)
+        samples = training_samples(config, folder, reach=min(numbers.stop, 2 * planned))
         if numbers.stop > len(samples):
             what = f"the training data of this run has {len(samples):,} samples, counted from 0"
-            hint = "name one of them; after the last one, a run goes on with the first one, so that "
-            hint += f"sample {numbers.start:,} is sample {numbers.start % len(samples):,}"
-            raise Problems(Problem(what, hint=hint, id="data-option-invalid"))
+            raise Problems(Problem(what, hint="name one of them", id="data-option-invalid"))
         return parts(samples, numbers)
 
 

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Problem, did_you_mean
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import added
 from neoxargs.facts.length_units import UNITS
 from neoxargs.facts.lengths import Sizes, samples
 from neoxargs.facts.lr_phases import CONSTANT, LEFT
 from neoxargs.facts.mistakes import Mistakes, wrong_keys
+from neoxargs.facts.position import Position
 
 KEYS = ("style", "until", "weights", "temperature")
 STYLES = (CONSTANT, *LEFT)
@@ -62,7 +64,7 @@ class MixtureSchedule(NamedTuple):
 
     pieces: Sequence[Piece]
     end: float
-    """The samples of the run, or fewer if all sources of a phase have been read as often as they may."""
+    """The samples that were asked for, or fewer if all sources of a phase have been read as often as they may."""
 
     def drawn(self) -> list[tuple[float, list[float]]]:
         """Return samples of the run where a piece begins, and `end`, and how many each source has until then.
@@ -96,16 +98,19 @@ def mixture_of(get: Callable[[str], Any], sources: int) -> Mixture | None:
     return Mixture(phases(listed or (), sources, Sizes.of(get)), most if isinstance(most, list) else [most] * sources)
 
 
-def schedule_of(mixture: Mixture, first: Sequence[float], sizes: Sequence[int], total: int) -> MixtureSchedule:
+def schedule_of(
+    mixture: Mixture, first: Sequence[float], sizes: Sequence[int], total: int, reach: int = 0
+) -> MixtureSchedule:
     """Return the pieces of a run of `total` samples.
 
-    first: weights of the sources before the first phase. sizes: samples in one pass over each.
+    first: weights of the sources before the first phase. sizes: samples in one pass over each. reach: the last sample
+    if the run reads others than the first `total`; the last shares stay to it.
     """
-    most = limits(mixture, sizes)
-    planned = list(_planned(mixture.phases, _shares(first), sizes, total))
+    most, last = limits(mixture, sizes), max(total, reach)
+    planned = list(_planned(mixture.phases, _shares(first), sizes, total, last))
     read = [0.0] * len(sizes)
     found: list[Piece] = []
-    for (begin, wanted), end in zip(planned, [*(begin for begin, _ in planned[1:]), float(total)], strict=True):
+    for (begin, wanted), end in zip(planned, [*(begin for begin, _ in planned[1:]), float(last)], strict=True):
         while end - begin > CLOSE:
             left = [share if limit - of > CLOSE else 0.0 for share, limit, of in zip(wanted, most, read, strict=True)]
             if not any(left):
@@ -117,7 +122,7 @@ def schedule_of(mixture: Mixture, first: Sequence[float], sizes: Sequence[int], 
             length = min(end - begin, *ends)
             read = [min(limit, of + share * length) for share, limit, of in zip(shares, most, read, strict=True)]
             begin += length
-    return MixtureSchedule(found, float(total))
+    return MixtureSchedule(found, float(last))
 
 
 def limits(mixture: Mixture, sizes: Sequence[int]) -> list[int]:
@@ -128,7 +133,7 @@ def limits(mixture: Mixture, sizes: Sequence[int]) -> list[int]:
 
 def used_up(found: MixtureSchedule, total: int) -> Problem | None:
     """Return the problem of a run of `total` samples whose mixture has fewer."""
-    if found.end == total:
+    if found.end >= total:
         return None
     what = f"after {int(found.end + CLOSE):,} of {total:,} samples, every dataset that has a share has been read as "
     what += "often as train_data_max_epochs allows"
@@ -136,13 +141,30 @@ def used_up(found: MixtureSchedule, total: int) -> Problem | None:
     return Problem(what, hint=hint, id="mixture-used-up", about=("train_data_max_epochs", "train_iters"))
 
 
+def ends_early(found: MixtureSchedule, position: Position, sizes: BatchSizes, iterations: int) -> Problem:
+    """Return the warning that a run of so many iterations which goes on from a position ends before the last one.
+
+    sizes: of the run from its beginning.
+    """
+    left_out = position.left_out
+    steps = position.onwards(sizes).iterations_in(int(found.end + CLOSE) - left_out)
+    what = f"the run will end after {steps:,} of {iterations:,} iterations: after {left_out:,} samples that were "
+    what += "left out at spikes, every dataset that has a share will have been read as often as train_data_max_epochs "
+    what += "allows"
+    hint = "increase train_data_max_epochs, or give other datasets a share"
+    about = ("train_data_max_epochs", "on_spike")
+    return Problem(what, hint=hint, severity="warning", id="mixture-ends-early", about=about)
+
+
 def _planned(
-    phases: Sequence[Phase], before: Sequence[float], sizes: Sequence[int], total: int
+    phases: Sequence[Phase], before: Sequence[float], sizes: Sequence[int], total: int, last: int
 ) -> Iterator[tuple[float, Sequence[float]]]:
-    """Yield where new shares begin, and these, as if no source ended."""
+    """Yield where new shares begin, up to `last`, and these, as if no source ended."""
     begin = 0
     for style, until, weights, temperature in phases or [Phase(CONSTANT, None, before, 1.0)]:
-        end = min(until or total, total)
+        # Samples that are ordered together must not depend on where the run ends, but moving shares do anyway.
+        limit = last if style == CONSTANT else total
+        end = max(begin, min(until or limit, limit))
         shares = _shares(weights or [size ** (1 / temperature) for size in sizes])
         steps = 1 if style == CONSTANT else max(1, min(STEPS, end - begin))
         for step in range(steps):
@@ -151,7 +173,7 @@ def _planned(
                 mixed = [to + (of - to) * left for of, to in zip(before, shares, strict=True)]
                 yield float(begin + (end - begin) * step // steps), mixed
         begin, before = end, shares
-    if begin < total:
+    if begin < last:
         yield float(begin), before
 
 

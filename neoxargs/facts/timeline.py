@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from neoxargs.base.record import Record
@@ -14,6 +14,7 @@ from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import LearningRateCurve, rates
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.optimizers import moments
+from neoxargs.facts.position import Position
 from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.trained import trained_parameters
 from neoxargs.facts.weight_decay import WeightDecay
@@ -47,12 +48,13 @@ class Drawn(Record):
         """Return the tokens that are read of the source until so many samples of the run."""
         return _interpolated(self.curve, samples)
 
-    def repeats_in(self, sizes: BatchSizes) -> int | None:
-        """Return the iteration in which a document is read a second time, about; None if none is."""
+    @property
+    def repeats_at(self) -> int | None:
+        """The number of the sample in which a document is read a second time, about; None if none is."""
         if not self.epochs or self.epochs <= 1:
             return None
         rising = [(tokens, samples) for samples, tokens in self.curve]
-        return sizes.iterations_in(int(_interpolated(rising, self.available or 0))) + 1
+        return int(_interpolated(rising, self.available or 0))
 
 
 def _interpolated(curve: Sequence[tuple[float, float]], at: float) -> float:
@@ -67,14 +69,20 @@ class Timeline(Record):
     """A run along its iterations. What reads token files is given: see files/token_files/timeline.py."""
 
     config: Config
-    start: int = 0
-    """The iterations that are done already."""
+    position: Position = Position()
+    """Where it goes on."""
     drawn: Sequence[Drawn] = ()
-    """What training reads of each source in the whole run; empty if that depends on files that cannot be read."""
+    """What training reads of each source in the whole run, with what was left out of it; empty if that depends on files
+    that cannot be read."""
     validates: bool = False
     """Whether there is a validation split."""
     tests: bool = False
     """Whether the test split is evaluated at the end."""
+
+    @property
+    def start(self) -> int:
+        """The iterations that are done already."""
+        return self.position.iteration
 
     @property
     def iterations(self) -> int:
@@ -87,7 +95,8 @@ class Timeline(Record):
 
     @cached_property
     def sizes(self) -> BatchSizes:
-        return BatchSizes.of(self.config.get)
+        """The batch sizes of the iterations that are left."""
+        return self.position.onwards(BatchSizes.of(self.config.get))
 
     @cached_property
     def lengths(self) -> SequenceLengths:
@@ -96,9 +105,8 @@ class Timeline(Record):
     @property
     def sequences(self) -> list[tuple[int, int]]:
         """Iterations, counted from 1, in which the sequences of the iterations that are left become longer, and it."""
-        first = min(self.start, self.iterations - 1)
-        sizes = self.sizes.resumed(first, self.sizes.samples_after(first))
-        return [(iteration + 1, length) for iteration, length in self.lengths.stages(sizes, self.iterations)]
+        found = self.lengths.stages(self.sizes, max(self.iterations, self.start + 1))
+        return [(iteration + 1, length) for iteration, length in found]
 
     @property
     def batches(self) -> list[tuple[int, int]]:
@@ -119,20 +127,42 @@ class Timeline(Record):
     def tokens_left(self) -> int:
         return self.tokens(max(self.start, self.iterations)) - self.tokens(self.start)
 
-    def over_samples(self, last: float) -> list[tuple[float, float]]:
-        """Return a curve over the iterations that grows with the samples from 0 to `last`."""
-        ends = [*(stage.iteration for stage in self.sizes.stages if stage.iteration < self.iterations), self.iterations]
-        total = self.sizes.samples_after(self.iterations)
-        return [(float(end), last * self.sizes.samples_after(end) / total) for end in ends]
+    @property
+    def samples_read(self) -> list[tuple[float, float]]:
+        """A curve over the iterations: the samples that have been consumed."""
+        before = [(0.0, 0.0)] if self.start else []
+        return before + [(float(end), float(self.sizes.samples_after(end))) for end in self._ends()]
 
     def passes(self, drawn: Drawn) -> list[tuple[float, float]]:
         """Return a curve over the iterations: the passes over a source that have been read; no points if not known."""
         if not drawn.available:
             return []
-        points = {self.sizes.iterations_in(int(samples)) for samples, _ in drawn.curve}
-        points |= {stage.iteration for stage in self.sizes.stages if stage.iteration < self.iterations}
-        ends = sorted({*points, self.iterations})
-        return [(float(end), drawn.after(self.sizes.samples_after(end)) / drawn.available) for end in ends]
+        ends, left_out = self._ends(samples for samples, _ in drawn.curve), self.position.left_out
+        points = [(float(end), drawn.after(self.sizes.samples_after(end) + left_out) / drawn.available) for end in ends]
+        return [(0.0, 0.0), *points] if self.start else points
+
+    def tokens_left_of(self, drawn: Drawn) -> float:
+        """Return the tokens of a source that the iterations that are left read."""
+        return drawn.tokens - (drawn.after(self.position.next_sample) if self.start else 0)
+
+    def repeats_in(self, drawn: Drawn) -> int | None:
+        """Return the iteration in which a document of a source is read a second time, about; None if none is."""
+        return None if drawn.repeats_at is None else self._iteration_of(drawn.repeats_at) + 1
+
+    def _ends(self, samples: Iterable[float] = ()) -> list[int]:
+        """Return the iterations from the position to the end of the run where a curve over the samples may bend.
+
+        samples: numbers of samples where it does so.
+        """
+        stages = {stage.iteration for stage in self.sizes.stages if stage.iteration < self.iterations}
+        bends = {iteration for each in samples if (iteration := self._iteration_of(each)) >= self.start}
+        return sorted({self.start, *stages, *bends, max(self.start, self.iterations)})
+
+    def _iteration_of(self, sample: float) -> int:
+        """Return the iterations before a sample; about, if it is one of those before the position."""
+        if sample < self.position.next_sample:
+            return min(self.start - 1, BatchSizes.of(self.config.get).iterations_in(int(sample)))
+        return self.sizes.iterations_in(int(sample) - self.position.left_out)
 
     @property
     def ends_of_phases(self) -> list[int]:

@@ -75,7 +75,7 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
         highest = max(point[1] for each in epochs for point in each.points)
         level = ("one epoch", 1.0) if highest > 1 else None
         yield Chart("Passes over each source", "epochs", epochs, level=level, steps=steps)
-    line = timeline.over_samples(timeline.tokens(timeline.iterations))
+    line = [(iteration, samples * timeline.tokens_per_sample) for iteration, samples in timeline.samples_read]
     done = ("done already", float(timeline.tokens(timeline.start))) if timeline.start else None
     yield Chart("Tokens", "", [Series("tokens", "train", line)], level=done, steps=steps)
     if timeline.disk_bytes:
@@ -99,9 +99,9 @@ def _sources(timeline: Timeline) -> str:
     """Return the table of sources; on a phone, its style makes a block of each row."""
     if not timeline.drawn:
         return ""
-    total, rows = sum(each.tokens for each in timeline.drawn) or 1, []
-    for each in timeline.drawn:
-        read = format_percent(each.tokens, total), format_count(each.tokens)
+    tokens, rows = [timeline.tokens_left_of(each) for each in timeline.drawn], []
+    for each, left in zip(timeline.drawn, tokens, strict=True):
+        read = format_percent(left, sum(tokens) or 1), format_count(left)
         cells = zip(COLUMNS, (each.name, *read, *columns(each, timeline)), strict=True)
         rows.append("".join(f'<td data-name="{name}">{escape(cell)}</td>' for name, cell in cells))
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)

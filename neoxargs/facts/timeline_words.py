@@ -89,7 +89,7 @@ def columns(drawn: Drawn, timeline: Timeline) -> tuple[str, str, str]:
     """Return the tokens of one pass, the number of passes, and where the second begins."""
     if drawn.available is None or drawn.epochs is None:
         return "unknown", "", "there is no such token file yet"
-    repeats = drawn.repeats_in(timeline.sizes)
+    repeats = timeline.repeats_in(drawn)
     when = "never" if repeats is None else f"in iteration {repeats:,}"
     epochs = "<0.01" if drawn.epochs < 0.01 else f"{drawn.epochs:,.{2 if drawn.epochs < 100 else 0}f}"
     return format_count(drawn.available), epochs, when

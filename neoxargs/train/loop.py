@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from neoxargs.base.problems import Problems
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.position import Position
 from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.timeline import save_iterations
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.loader import Loader
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.engine.divergence import Divergence, nothing_to_roll_back_to, too_many_spikes
 from neoxargs.train.engine.spikes import ACTING, Spike
 from neoxargs.train.engine.steps import Result, Trainer
@@ -25,6 +25,9 @@ from neoxargs.train.saves import Saves
 from neoxargs.train.track.against_plan import EVALUATION, SAVING, Spent
 from neoxargs.train.track.tracker import Comparison, Evaluation, Outcome, SpikeEvent, Step
 from neoxargs.train.track.trackers import Trackers
+
+#: The reason to stop when every dataset that has a share has been read as often as it may.
+DATA_ENDED = "train_data_max_epochs"
 
 
 class _Unread(NamedTuple):
@@ -77,13 +80,18 @@ class Loop:
         Raises Problems if training diverges, or if a checkpoint or what a tracker writes cannot be saved.
         """
         last = self.training.train_iters
-        self._read_data_from(self.position)
+        self._read_data()
         save_after = save_iterations(self.saves.options, last) if self.saves.options.save else []
         if self.position.iteration == 0 and self._steps_left():
             self._report(self.evaluations.before_training())
         # Until the last checkpoint is complete: a launcher may forward a signal after the ranks have received it.
         with self.stop, self.spent.measuring():
             while self._steps_left() and not self.reason:
+                if self._data_ends():
+                    self._read()
+                    # A spike in what was read may have taken the run back.
+                    self.reason = DATA_ENDED if self._data_ends() else ""
+                    continue
                 iteration = self.position.iteration + 1
                 self.progress.step(iteration)
                 self._step()
@@ -117,8 +125,13 @@ class Loop:
         every = self.training.exit_interval
         return "exit_interval" if every and self.position.iteration % every == 0 and self._steps_left() else ""
 
-    def _read_data_from(self, position: Position) -> None:
-        self.batches = self.spent.waiting(self.data.train(position.next_sample))
+    def _read_data(self) -> None:
+        """Read the training data from the position on, and have as much of it as the steps that are left need."""
+        self.data = self.data.reaching(self.position.last_sample(self.sizes, self.training.train_iters))
+        self.batches = self.spent.waiting(self.data.train(self.position.next_sample))
+
+    def _data_ends(self) -> bool:
+        return self.data.ends_before(self.position.next_sample + self.sizes.after(self.position.samples))
 
     def _step(self) -> None:
         self.data.comparison.check()
@@ -128,7 +141,7 @@ class Loop:
         length = self.lengths.shorter(self.position.samples) if self.lengths else None
         told = self.stop.tell(iteration, busy=self.saves.writing)
         result = self.trainer.take_step(self.batches, told, batch, length)
-        self.position = replace(self.position, iteration=iteration, samples=self.position.samples + batch)
+        self.position = Position(iteration, self.position.samples + batch, self.position.left_out)
         self.unread.append(_Unread(self.position, batch, length, lr, began, result))
 
     def _read(self, unread: int = 0) -> None:
@@ -198,8 +211,8 @@ class Loop:
             left_out += taken.position.next_sample - position.next_sample
         if left_out:
             # Without a rollback, every result is read at once, so this is the position of the run.
-            self.position = replace(position, left_out=position.left_out + left_out)
-            self._read_data_from(self.position)
+            self.position = Position(position.iteration, position.samples, position.left_out + left_out)
+            self._read_data()
         if goes_back:
             # So that a run that is resumed from here leaves out the same samples.
             self._save()

@@ -21,6 +21,7 @@ from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.description import describe
 from neoxargs.facts.objectives import objective
+from neoxargs.facts.position import Position
 from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.files.checkpoints.folder import Written
@@ -40,7 +41,6 @@ from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.checkpoint import choose, save_load
 from neoxargs.train.checkpoint.prompt_from_text import starting_from_text
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
 from neoxargs.train.engine import build
 from neoxargs.train.engine.spikes import SKIPPING
@@ -109,7 +109,10 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     rank = failures.current_rank  # with a supervisor, which watches
     progress = watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
     if objective(config.post_training.train_impl).reference:
+        data = data.reaching(position.last_sample(BatchSizes.of(config.get), config.training.train_iters))
         reference.prepare(config, trainer, data, mesh, saver, progress)
+        # Of samples beyond these, no log-probabilities of the reference model are known.
+        data = replace(data, extend=None)
     kernels = [*attention_line(config, process.device), *trainer.kernels]
     described = _described_run(config, process.world_size, position, vocabulary.padded, kernels)
     described = replace(described, planned=arguments.planned)
@@ -195,7 +198,7 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int, kerne
         iterations=config.training.train_iters,
         start=start.iteration,
         tokens_per_sample=sequences_per_sample(config) * config.shape.seq_length,
-        samples=sizes.resumed(start.iteration, start.samples).samples_after(config.training.train_iters),
+        samples=start.onwards(sizes).samples_after(config.training.train_iters),
         ranks=ranks,
         parameters=model.parameters(config, rows),
         flops_per_token=model.flops_per_token(config, rows),

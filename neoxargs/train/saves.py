@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints.folder import written_by
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.saving import Position, Saved
+from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.track.tracker import Evaluation
 from neoxargs.train.track.trackers import Trackers
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.position import Position
 from neoxargs.processes.watch import Progress
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.batches.comparison import Comparison
-from neoxargs.train.checkpoint.saving import Position, Saved
+from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
@@ -67,6 +68,16 @@ class Data:
         self.consumed: int | None = None
         self.comparison = Comparison()
         self.evaluations: list[tuple[str, int]] = []
+        #: After how many samples it ends.
+        self.end: int | None = None
+        self.reached: list[int] = []
+
+    def reaching(self, last: int) -> Data:
+        self.reached.append(last)
+        return self
+
+    def ends_before(self, last: int) -> bool:
+        return self.end is not None and self.end < last
 
     def train(self, consumed: int) -> None:
         self.consumed = consumed

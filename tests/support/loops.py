@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.position import Position
 from neoxargs.processes.watch import Progress
 from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
 from neoxargs.train.process.stop_request import StopRequest

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from neoxargs.facts.position import Position
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problem, Problems
-from neoxargs.train.checkpoint.saving import Position, Saved
+from neoxargs.facts.position import Position
+from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop
 from neoxargs.train.run import read_every
@@ -122,6 +123,16 @@ def test_a_resumed_run_goes_on_where_it_was_in_iterations_and_samples() -> None:
     run.run()
     assert happened(run, "step") == [("step", 5), ("step", 6)]
     assert run.data.consumed == 16  # type: ignore[attr-defined]
+
+
+def test_it_ends_before_a_step_for_which_there_is_no_data() -> None:
+    for start, steps in ((0, [1, 2, 3, 4]), (4, [])):
+        run = loop(start=start, save="x")
+        assert isinstance(run.data, Data)
+        run.data.end = 19
+        assert run.run().reason == "train_data_max_epochs" and happened(run, "step") == [("step", n) for n in steps]
+        assert run.data.reached == [24]
+        assert happened(run, "save") == [("save", 4)] * (start == 0)
 
 
 def test_do_train_false_only_evaluates() -> None:

@@ -93,7 +93,8 @@ def _moved_samples(config: Config, checkpoint: Path) -> Iterator[str]:
         from neoxargs.checks.checkpoint.changes import recorded_config
         from neoxargs.checks.checkpoint.samples import moved_samples
 
-        yield from moved_samples(config, recorded_config(saved), checkpoint_folder.iteration_of(checkpoint) or 0)
+        read = checkpoint_folder.position_of(checkpoint, config.get).next_sample
+        yield from moved_samples(config, recorded_config(saved), read)
 
 
 def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
@@ -224,6 +225,12 @@ def _skipped(config: Config, why: str, chosen: Path) -> Problem:
 def loaded_checkpoint(config: Config) -> Path | None:
     """Return the checkpoint that the run loads, None if there is none. Looks at every file of a checkpoint."""
     return _in_folder(config.checkpoint.load, config.training.iteration)
+
+
+def continued_checkpoint(config: Config) -> Path | None:
+    """Return the checkpoint that the run continues from, with its iteration; None if it begins at the first one."""
+    found = None if config.checkpoint.finetune else loaded_checkpoint(config)
+    return found if found and checkpoint_folder.iteration_of(found) else None
 
 
 def checkpoint_to_read(config: Config) -> Path | None:

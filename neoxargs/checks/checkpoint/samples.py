@@ -28,14 +28,16 @@ ORDER = ("seed", "seq_length", "pack_impl", "sample_order", "allow_chopped")
 SURPLUS = 1.005
 
 
-def moved_samples(config: Config, saved: Config, iteration: int) -> Iterator[str]:
-    """Yield how many samples of which source are read again or skipped from an iteration on, as parts of a sentence."""
-    before, now = _by_prefix(saved), _by_prefix(config)
+def moved_samples(config: Config, saved: Config, read: int) -> Iterator[str]:
+    """Yield how many samples of which source are read again or skipped, as parts of a sentence.
+
+    read: samples that have been read or left out.
+    """
+    before, now = _by_prefix(saved, read), _by_prefix(config, read)
     if len(before) == len(now) and not before.keys() & now.keys():  # a folder that was moved
         before = dict(zip(now, before.values(), strict=True))
     if not before or not now:
         return
-    read = BatchSizes.of(saved.get).samples_after(iteration)
     is_new = any(saved.get(name) != config.get(name) for name in ORDER)
     for prefix, each in now.items():
         then = before.get(prefix)
@@ -48,15 +50,19 @@ def moved_samples(config: Config, saved: Config, iteration: int) -> Iterator[str
             yield f"about {abs(moved):,.0f} samples of {prefix} are {'skipped' if moved > 0 else 'read again'}"
 
 
-def _by_prefix(config: Config) -> dict[str, Drawing]:
-    """Return prefix -> what a run draws of it; empty where that is not known, or counted in another way."""
+def _by_prefix(config: Config, read: int) -> dict[str, Drawing]:
+    """Return prefix -> what a run of at least so many samples draws of it.
+
+    Empty where that is not known, or counted in another way.
+    """
     known = all(isinstance(config.get(name), int) for name in ("train_batch_size", "train_iters"))
     if not known or config.data.dataset_impl == "pairwise" or config.training.train_epochs:
         return {}
     if path_list(config.data.text_path) and not config.data.data_path:
         return {}
     used = {source.prefix: source for source in sources(config.data, config.post_training)["train"]}
-    found = {each.name: (used[each.name], each) for each in drawn(config, list(used.values()))}
+    last = max(read, _planned(config))
+    found = {each.name: (used[each.name], each) for each in drawn(config, list(used.values()), last)}
     return found if all(each.available for _, each in found.values()) else {}
 
 
@@ -66,5 +72,10 @@ def _passes(config: Config, drawing: Drawing) -> int:
     if config.data.pack_impl != "packed" or not each.available or any(config.get(name) for name in MIXTURE):
         return 1
     length, is_blend = config.shape.seq_length, source.weight is not None
-    samples = math.ceil(each.tokens / length * (SURPLUS if is_blend else 1))
+    samples = math.ceil(each.after(_planned(config)) / length * (SURPLUS if is_blend else 1))
     return max(1, math.ceil((samples * length + 1) / each.available))
+
+
+def _planned(config: Config) -> int:
+    """Return the samples of a run that goes from its beginning to its end."""
+    return BatchSizes.of(config.get).samples_after(config.training.train_iters)

@@ -50,7 +50,7 @@ def other_epochs(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     saved, sizes = checkpoint_folder.configuration(checkpoint) or {}, BatchSizes.of(config.get)
     if not isinstance(saved.get("train_batch_size"), int):
         return
-    here = sizes.resumed(iteration, BatchSizes.of(saved.get).samples_after(iteration))
+    here = checkpoint_folder.position_of(checkpoint, config.get).onwards(sizes)
     steps = max(iteration, config.training.train_iters)
     if here.iterations_in(sizes.samples_after(config.training.train_iters)) != steps:
         yield _wrong_length(config, saved, here)

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.base.record import replace
+from neoxargs.checks.checkpoint.model import continued_checkpoint
 from neoxargs.checks.data.files import EXAMINED, end_of_document_token
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.mixture import mixture_of, used_up
+from neoxargs.facts.mixture import ends_early, mixture_of, used_up
 from neoxargs.facts.trained import is_frozen, prompt_length
+from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import Part, Source, sources
-from neoxargs.files.token_files.timeline import drawn, mixture_schedule
+from neoxargs.files.token_files.timeline import BEGINNING, drawn, mixture_schedule
 
 #: How often documents can be read before repetitions are worth less than new ones (Muennighoff et al. 2023).
 MOST_EPOCHS = 4
@@ -65,7 +67,7 @@ def often_repeated(config: Config) -> Iterator[Problem]:
         share = each.tokens / sum(other.tokens for other in found)
         what = f"{each.name} is read {each.epochs:,.3g} times: the run draws {each.tokens:,.3g} tokens from "
         what += f"it{f' ({share:.2g} of all)' if share < 1 else ''}, and it has {each.available:,.3g}; the first "
-        what += f"repetitions are in iteration {each.repeats_in(sizes):,}"
+        what += f"repetitions are in iteration {sizes.iterations_in(each.repeats_at or 0) + 1:,}"
         fewer = sizes.iterations_in(int(sizes.samples_after(training.train_iters) * MOST_EPOCHS / each.epochs))
         weighing = ("train_data_mixture", "train_data_weights")
         weight = next((name for name in weighing if config.is_set(name)), "data_path")
@@ -80,13 +82,21 @@ def often_repeated(config: Config) -> Iterator[Problem]:
 
 
 def mixture_ends_early(config: Config) -> Iterator[Problem]:
-    """Yield the error of a run that is longer than its mixture of datasets."""
+    """Yield the error of a run that is longer than its mixture of datasets, or a warning if that is due to a spike."""
     of = sources(config.data, config.post_training)["train"] if not config.data.text_path else []
     mixture = mixture_of(config.get, len(of)) if of else None
-    found = mixture_schedule(config, of, mixture) if mixture else None
-    total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
-    if found and (problem := used_up(found, total)):
-        yield replace(problem, where=config.source("train_data_max_epochs").where)
+    if not mixture:
+        return
+    checkpoint = continued_checkpoint(config)
+    position = checkpoint_folder.position_of(checkpoint, config.get) if checkpoint else BEGINNING
+    sizes, iterations = BatchSizes.of(config.get), config.training.train_iters
+    last = position.last_sample(sizes, iterations)
+    found = mixture_schedule(config, of, mixture, last)
+    where = config.source("train_data_max_epochs").where
+    if found and (problem := used_up(found, last - position.left_out)):
+        yield replace(problem, where=where)
+    elif found and found.end < last:
+        yield replace(ends_early(found, position, sizes, iterations), where=where)
 
 
 def wasted_samples(config: Config) -> Iterator[Problem]:

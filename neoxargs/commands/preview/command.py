@@ -55,6 +55,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "problems": [problem.to_json() for problem in forecast.problems],
         "iterations": {"first": timeline.start + 1, "last": timeline.iterations},
         "tokens": timeline.tokens_left,
+        "samples_left_out": timeline.position.left_out,
         "batch": [{"from": iteration, "samples": size} for iteration, size in timeline.batches],
         "learning_rate": timeline.learning_rate,
         "weight_decay": timeline.weight_decays if timeline.weight_decay.changes else [],
@@ -62,9 +63,10 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
             {
                 "source": each.name,
                 "tokens": round(each.tokens),
+                "tokens_left": round(timeline.tokens_left_of(each)),
                 "tokens_of_one_pass": None if each.available is None else round(each.available),
                 "epochs": each.epochs,
-                "repeats_in": each.repeats_in(timeline.sizes),
+                "repeats_in": timeline.repeats_in(each),
             }
             for each in timeline.drawn
         ],

@@ -9,12 +9,13 @@ from neoxargs.base.problems import Problem, has_errors
 from neoxargs.base.record import Record
 from neoxargs.checks.all import problems
 from neoxargs.checks.checkpoint.changes import changes, recorded_config
-from neoxargs.checks.checkpoint.model import loaded_checkpoint
+from neoxargs.checks.checkpoint.model import continued_checkpoint
 from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import differing
 from neoxargs.facts.timeline import Timeline
 from neoxargs.files.checkpoints import folder as checkpoint_folder
-from neoxargs.files.token_files.timeline import timeline_of
+from neoxargs.files.checkpoints.folder import position_of
+from neoxargs.files.token_files.timeline import BEGINNING, timeline_of
 from neoxargs.plan.estimate import Plan
 from neoxargs.resolve.compare.differences import Difference
 
@@ -45,13 +46,12 @@ class Forecast(Record):
     @cached_property
     def continues(self) -> Path | None:
         """The checkpoint that the run continues from, with its iteration."""
-        found = None if self.config.checkpoint.finetune else loaded_checkpoint(self.config)
-        return found if found and checkpoint_folder.iteration_of(found) else None
+        return continued_checkpoint(self.config)
 
     @cached_property
     def timeline(self) -> Timeline:
         """What is left of the run."""
-        return timeline_of(self.config, checkpoint_folder.iteration_of(self.continues) or 0 if self.continues else 0)
+        return timeline_of(self.config, position_of(self.continues, self.config.get) if self.continues else BEGINNING)
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -79,7 +79,7 @@ class Forecast(Record):
     def seconds(self) -> float:
         """Of the iterations that are left, and their evaluations."""
         return (
-            self.plan.speed.between(self.timeline.start, self.timeline.start + self.timeline.left)
+            self.plan.speed.between(self.timeline.sizes, self.timeline.start + self.timeline.left)
             + self.evaluation_seconds
         )
 

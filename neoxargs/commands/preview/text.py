@@ -88,12 +88,13 @@ def _data(forecast: Forecast) -> Iterator[str]:
         yield "not known without the token files"
         return
     width = max(len("source"), *(len(each.name) for each in drawn[:MAX_SOURCES])) + 2
-    yield f"{'source':<{width}}{'share':>7}{'tokens read':>13}{'one pass':>11}{'epochs':>8}  first repeated"
-    total = sum(each.tokens for each in drawn) or 1
+    read = "tokens left" if forecast.timeline.start else "tokens read"
+    yield f"{'source':<{width}}{'share':>7}{read:>13}{'one pass':>11}{'epochs':>8}  first repeated"
+    total = sum(map(forecast.timeline.tokens_left_of, drawn)) or 1
     for each in drawn[:MAX_SOURCES]:
         available, epochs, repeats = columns(each, forecast.timeline)
-        share = format_percent(each.tokens, total)
-        numbers = f"{share:>7}{format_count(each.tokens):>13}{available:>11}{epochs:>8}"
+        left = forecast.timeline.tokens_left_of(each)
+        numbers = f"{format_percent(left, total):>7}{format_count(left):>13}{available:>11}{epochs:>8}"
         yield f"{each.name:<{width}}{numbers}  {repeats}"
     if len(drawn) > MAX_SOURCES:
         yield f"and {len(drawn) - MAX_SOURCES} more"
@@ -106,7 +107,9 @@ def continued(forecast: Forecast) -> Iterator[str]:
         if load and forecast.config.checkpoint.finetune:
             yield f"no: starts with the weights in {load}, at iteration 1"
         return
-    yield f"{forecast.continues}, iteration {forecast.timeline.start:,}"
+    left_out = forecast.timeline.position.left_out
+    beside = f", after {counted(left_out, 'sample')} that were left out" if left_out else ""
+    yield f"{forecast.continues}, iteration {forecast.timeline.start:,}{beside}"
     found = [
         f"{each.name} {shorten(each.values[0], 24)} -> {shorten(each.values[1], 24)}" for each in forecast.differences
     ]

@@ -28,7 +28,9 @@ from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record, as_dict
 from neoxargs.base.regular_files import read_regular
+from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import Get
+from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints.checksums import Digest, archive_damage, digest_of
 from neoxargs.registry import REGISTRY
 
@@ -80,6 +82,10 @@ class Written(Record):
     """0 in the checkpoints of other programs, and of versions that recorded no format."""
     validation_loss: float | None = None
     """None if the run was not evaluated in this iteration."""
+    samples: int | None = None
+    """Training samples that were consumed before it; None if it is not known."""
+    left_out: int = 0
+    """Training samples that were left out before it."""
 
     def to_json(self) -> str:
         return json.dumps(as_dict(self))
@@ -90,10 +96,34 @@ def written_by(checkpoint: Path) -> Written:
     try:
         found = json.loads(_text(checkpoint / RUN))
         run, start, version = found.get("run", ""), found.get("start", 0), found.get("format", 0)
-        loss = found.get("validation_loss")
-        return Written(str(run), int(start), str(found["job"]), int(version), None if loss is None else float(loss))
+        loss, samples = found.get("validation_loss"), found.get("samples")
+        return Written(
+            str(run),
+            int(start),
+            str(found["job"]),
+            int(version),
+            None if loss is None else float(loss),
+            None if samples is None else int(samples),
+            int(found.get("left_out", 0)),
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return Written(format=0)
+
+
+def position_of(checkpoint: Path, get: Get) -> Position:
+    """Return the position of a run that continues a checkpoint with the parameters that `get` looks up.
+
+    Checkpoints of other programs and of earlier versions do not say how many samples were consumed: that follows from
+    the batch size of the run that wrote them, or if that is not known, from `get`.
+    """
+    iteration, by = iteration_of(checkpoint), written_by(checkpoint)
+    samples = by.samples
+    if samples is None:
+        values = configuration(checkpoint) or {}
+        known = isinstance(values.get("train_batch_size"), int)
+        sizes = BatchSizes.of(_lookup(values) if known else get)
+        samples = sizes.samples_after(iteration)
+    return Position(iteration, samples, by.left_out)
 
 
 def require_known_format(checkpoint: Path) -> None:
@@ -343,6 +373,10 @@ def schedule(checkpoint: Path) -> Get | None:
     values = configuration(checkpoint)
     if values is None or values.get("use_checkpoint_lr_scheduler"):
         return None
+    return _lookup(values)
+
+
+def _lookup(values: Mapping[str, Any]) -> Get:
     return lambda name: values.get(name, REGISTRY.parameters[name].default)
 
 

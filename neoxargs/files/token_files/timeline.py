@@ -8,29 +8,38 @@ from functools import partial
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.mixture import Mixture, MixtureSchedule, mixture_of, schedule_of
+from neoxargs.facts.position import Position
 from neoxargs.facts.timeline import Drawn, Timeline
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.one_pass import cut_of, samples_in
 from neoxargs.files.token_files.sources import Source, part_of, sources, weights, with_text
 
+#: A run that begins with its first step.
+BEGINNING = Position()
 
-def timeline_of(config: Config, start: int = 0) -> Timeline:
-    """Return the timeline of a run. start: the iterations that are done already."""
+
+def timeline_of(config: Config, start: Position = BEGINNING) -> Timeline:
+    """Return the timeline of a run. start: where it goes on."""
     config, options = with_text(config), config.training
     found = sources(config.data, config.post_training)
-    tests = bool(options.eval_iters and options.do_test is not False and found["test"] and start < options.train_iters)
+    is_left = start.iteration < options.train_iters
+    tests = bool(options.eval_iters and options.do_test is not False and found["test"] and is_left)
     validates = any(found[part] for part in found if part_of(part) == "validation")
-    return Timeline(config, start, drawn(config, found["train"]), validates, tests)
+    last = start.last_sample(BatchSizes.of(config.get), options.train_iters)
+    return Timeline(config, start, drawn(config, found["train"], last), validates, tests)
 
 
-def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
-    """Return what training reads of each of its sources; empty if that depends on files that cannot be read."""
-    total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
+def drawn(config: Config, of: Sequence[Source], reach: int = 0) -> list[Drawn]:
+    """Return what training reads of each of its sources; empty if that depends on files that cannot be read.
+
+    reach: the last sample, if it is not that of a run that goes from its beginning to its end.
+    """
+    total = reach or BatchSizes.of(config.get).samples_after(config.training.train_iters)
     mixture = mixture_of(config.get, len(of))
     chosen = of if mixture else [source for source in of if source.weight != 0]
     passes = {source: _one_pass(source, config) for source in chosen}
     if mixture:
-        found = mixture_schedule(config, of, mixture)
+        found = mixture_schedule(config, of, mixture, reach)
         curve = found.drawn() if found else []
     else:
         shares = _shares(config, chosen, passes)
@@ -43,8 +52,11 @@ def drawn(config: Config, of: Sequence[Source]) -> list[Drawn]:
     ]
 
 
-def mixture_schedule(config: Config, of: Sequence[Source], mixture: Mixture) -> MixtureSchedule | None:
-    """Return what a mixture draws of its sources in a run; None if that depends on files that cannot be read."""
+def mixture_schedule(config: Config, of: Sequence[Source], mixture: Mixture, reach: int = 0) -> MixtureSchedule | None:
+    """Return what a mixture draws of its sources in a run; None if that depends on files that cannot be read.
+
+    reach: as in `drawn`.
+    """
     total = BatchSizes.of(config.get).samples_after(config.training.train_iters)
     needs_sizes = any(most is not None for most in mixture.max_epochs)
     needs_sizes |= any(phase.weights is None for phase in mixture.phases)
@@ -54,7 +66,7 @@ def mixture_schedule(config: Config, of: Sequence[Source], mixture: Mixture) -> 
     counts = partial(_of_share, what="tokens"), partial(_of_share, what="sequences")
     # Of files that cannot be read, only the weights are known.
     found = [1 if size is None else size for size in sizes]
-    return schedule_of(mixture, weights(of, config.data, *counts), found, total) if any(found) else None
+    return schedule_of(mixture, weights(of, config.data, *counts), found, total, reach) if any(found) else None
 
 
 def _shares(config: Config, chosen: Sequence[Source], passes: Mapping[Source, float | None]) -> list[float]:

@@ -97,22 +97,24 @@ class Speed:
     @property
     def total(self) -> float:
         """Seconds of the whole training run, without evaluation and checkpointing."""
-        return self.between(0, self.train_iters)
+        return self.between(self.sizes, self.train_iters)
 
-    def between(self, start: int, end: int) -> float:
-        """Return the seconds of the iterations after `start` up to `end`."""
+    def between(self, sizes: BatchSizes, end: int) -> float:
+        """Return the seconds of the iterations up to `end`. sizes: of those from its own position on."""
         if self.lengths is None:
-            return self._with_whole_samples(start, end)
-        stages = self.lengths.stages(self.sizes.resumed(start, self.sizes.samples_after(start)), end)
+            return self._with_whole_samples(sizes, end)
+        stages = self.lengths.stages(sizes, end)
         ends = [*(first for first, _ in stages[1:]), end]
-        each = zip(stages, ends, strict=False)
-        return sum(self.shares[length] * self._with_whole_samples(first, last) for (first, length), last in each)
+        return sum(
+            self.shares[length] * self._with_whole_samples(sizes.resumed(first, sizes.samples_after(first)), last)
+            for (first, length), last in zip(stages, ends, strict=False)
+        )
 
-    def _with_whole_samples(self, start: int, end: int) -> float:
+    def _with_whole_samples(self, sizes: BatchSizes, end: int) -> float:
         if self.first_step is None:
-            return self.step * (end - start)
+            return self.step * (end - sizes.iteration)
         slope = (self.step - self.first_step) / (self.sizes.last - self.sizes.first)
-        left = self.sizes.resumed(start, self.sizes.samples_after(start)).iterations_by_size(end)
+        left = sizes.iterations_by_size(end)
         return sum(count * (self.step - slope * (self.sizes.last - size)) for size, count in left.items())
 
 

@@ -77,6 +77,8 @@ class Sampling:
     """Of the training data."""
     prompt: int = 0
     """Number of positions at the beginning of every sample that a soft prompt occupies."""
+    reach: int = 0
+    """Number of the sample after the last one of the training data, if the run reads others than the first ones."""
     files: dict[str, Any] = field(default_factory=dict)
     """Prefix -> open token file."""
     references: References = field(default_factory=References)
@@ -115,6 +117,18 @@ def build_datasets(
     for left_out in dict.fromkeys(text for part in chosen if built[part] for text in _left_out(chosen[part], sampling)):
         _warn(left_out)
     evaluated = training.eval_iters * sizes.last
+    starts_over = sampling.mixture is None or not any(sampling.mixture.max_epochs)
+
+    def extend(reach: int) -> Samples:
+        one = None if config.data.use_shared_fs else local_rank
+        further = replace(sampling, reach=reach)
+        found = first_rank_first(one, lambda: dataset(chosen["train"], "train", needed["train"], further))
+        assert found is not None
+        if (ends := len(found)) < reach:
+            then = "starts over" if starts_over else "ends, because all datasets that have a share have been used up"
+            _warn(f"after {ends:,} samples, {reach - ends:,} before the last step of this run, its data {then}")
+        return found
+
     return Loader(
         built,
         mesh,
@@ -125,6 +139,8 @@ def build_datasets(
         prompt=sampling.prompt,
         references=sampling.references,
         comparison=comparison,
+        extend=extend,
+        starts_over=starts_over,
     )
 
 
@@ -149,12 +165,13 @@ def sampling_of(config: Config, eod: int, vocab_size: int, rows: int, cache: Pat
     )
 
 
-def training_samples(config: Config, cache: Path, rows: int = 0) -> Samples:
+def training_samples(config: Config, cache: Path, rows: int = 0, reach: int = 0) -> Samples:
     """Return the samples of a run's training data, without its tokenizer. Raises Problems.
 
-    cache: folder of the index files, written if missing. rows: more than the largest token id that will be read.
+    cache: folder of the index files, written if missing. rows: more than the largest token id that will be read. reach:
+    as of `Sampling`.
     """
-    sampling = sampling_of(config, 0, 0, rows, cache)
+    sampling = replace(sampling_of(config, 0, 0, rows, cache), reach=reach)
     chosen = {"train": sources(config.data, config.post_training)["train"]}
     needed = {"train": BatchSizes.of(config.get).samples_after(config.training.train_iters)}
     require_token_files(chosen)
@@ -233,15 +250,19 @@ def _left_out(chosen: Sequence[Source], sampling: Sampling) -> Iterator[str]:
 def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
     """Return a data set of at least `samples` samples, blended if there are several sources.
 
-    None if `samples` is 0 or all sources are empty.
+    None if `samples` is 0 or all sources are empty. For training, it has `sampling.reach` samples if that is more and
+    the order of the first ones does not change: joined documents of a single source, and all sources in megatron-core's
+    order, are shuffled for a given number of samples.
     """
-    if samples and sampling.mixture and part == "train":
+    if part != "train":
+        sampling = replace(sampling, reach=0, mixture=None, epochs=None)
+    if samples and sampling.mixture:
         return _in_mixture(chosen, samples, sampling.mixture, sampling)
     filled = [source for source in chosen if _has_samples(source, sampling)] if samples else []
     present = [source for source in filled if source.weight != 0]
     if not present:
         return None
-    if sampling.epochs and part == "train":
+    if sampling.epochs:
         return _in_epochs(filled, sampling.epochs, sampling)
     if sampling.data.sample_order == "gpt-neox":
         # With the sources of weight 0: their samples count in the size of GPT-NeoX's blend.
@@ -262,18 +283,21 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
 
 def _in_gpt_neox_order(filled: Sequence[Source], samples: int, sampling: Sampling) -> Samples:
     """Return the samples of sources that have tokens. A list of paths with one entry is a blend in GPT-NeoX, too."""
+    if sampling.data.pack_impl != "packed":  # the order of these does not depend on their number
+        samples = max(samples, sampling.reach)
     build = [partial(_source_samples, source, sampling) for source in filled]
     if len(filled) == 1 and filled[0].weight is None:
         return build[0](samples)
-    identity = [_identity(source) for source in filled]
-    settings = [sampling.seq_length, sampling.seed]
-    return gpt_neox.blend_samples(build, _weights(filled, sampling), samples, [identity, settings], sampling.cache)
+    identity = [[_identity(source) for source in filled], [sampling.seq_length, sampling.seed]]
+    weighted = _weights(filled, sampling)
+    return gpt_neox.blend_samples(build, weighted, samples, identity, sampling.cache, sampling.reach)
 
 
 def _in_epochs(filled: Sequence[Source], epochs: int, sampling: Sampling) -> Samples:
     """Return the samples of all sources, each as often as there are epochs."""
     built = [_one_epoch(source, sampling) for source in filled]
-    return in_passes(built, epochs * sum(map(len, built)), sampling.seed, sampling.cache)
+    samples = max(epochs * sum(map(len, built)), sampling.reach)
+    return in_passes(built, samples, sampling.seed, sampling.cache)
 
 
 def _in_mixture(chosen: Sequence[Source], samples: int, mixture: Mixture, sampling: Sampling) -> Samples | None:
@@ -281,7 +305,7 @@ def _in_mixture(chosen: Sequence[Source], samples: int, mixture: Mixture, sampli
     sizes = [_samples_in(source, sampling) for source in chosen]
     if not any(sizes):
         return None
-    found = schedule_of(mixture, _weights(chosen, sampling), sizes, samples)
+    found = schedule_of(mixture, _weights(chosen, sampling), sizes, samples, sampling.reach)
     if problem := used_up(found, samples):
         raise Problems(problem)
     # A source without samples has no share.

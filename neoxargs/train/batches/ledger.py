@@ -93,8 +93,9 @@ def _refuse_other_files(launches: Sequence[Launch]) -> None:
 
 def _read_by(launch: Launch, folder: Path) -> Iterator[tuple[str, Integers]]:
     """Yield the tokens that a launch has read: a prefix, and first token and end of ranges in its file, (ranges, 2)."""
-    config, samples = launch.config, training_samples(launch.config, folder)
+    config, last = launch.config, max(each.stop for each in launch.ranges)
     together = config.batch.train_micro_batch_size_per_gpu * Layout.of(config).data
+    samples = training_samples(config, folder, reach=last + -last % together)
     length = usable_length(len(samples), together if config.data.sample_order == "gpt-neox" else 1)
     offsets: dict[str, Integers] = {}
     read = (each[first : first + TOGETHER] for each in launch.ranges for first in range(0, len(each), TOGETHER))

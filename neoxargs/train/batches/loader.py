@@ -6,8 +6,8 @@ ranges of samples. A run resumed from its sample count therefore sees the same d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -55,6 +55,30 @@ class Loader:
     """The reference model's log-probabilities in preference training."""
     comparison: Comparison = field(default_factory=Comparison)
     """Compares the token files with their checksums meanwhile."""
+    extend: Callable[[int], Samples] | None = None
+    """Returns the training data with at least so many samples, if it can have them. Collective."""
+    starts_over: bool = True
+    """Whether training goes on with the first sample after the last one; otherwise it ends there."""
+
+    def reaching(self, last: int) -> Loader:
+        """Return this loader with training data up to a sample, if it can have so many samples. Collective.
+
+        last: the number of the sample after the last one.
+        """
+        samples, step = self.parts.get("train"), self._step
+        if samples is None or self.extend is None or last <= usable_length(len(samples), step):
+            return self
+        return replace(self, parts={**self.parts, "train": self.extend(last + -last % step)})
+
+    def ends_before(self, last: int) -> bool:
+        """Return whether training cannot go on to a sample; `last` as in `reaching`. Equal on every rank."""
+        samples = self.parts.get("train")
+        return not self.starts_over and samples is not None and usable_length(len(samples), self._step) < last
+
+    @property
+    def _step(self) -> int:
+        """Samples at the end of the data that are read together or not at all."""
+        return self.micro_batch * self.mesh.data.size if self.drops_last else 1
 
     def train(self, consumed: int) -> Iterator[MicroBatch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""

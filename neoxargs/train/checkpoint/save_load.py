@@ -19,6 +19,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.facts.lr_schedule import differing
 from neoxargs.facts.model import DRAWS, REWARD_HEAD, is_reward_model
+from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
@@ -27,7 +28,7 @@ from neoxargs.train.checkpoint.choose import Verification, choose, damage_on_any
 from neoxargs.train.checkpoint.neox import loading
 from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
-from neoxargs.train.checkpoint.saving import Position, Saver, first_non_finite
+from neoxargs.train.checkpoint.saving import Saver, first_non_finite
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.weight_names import named_weights

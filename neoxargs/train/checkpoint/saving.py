@@ -12,7 +12,6 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from torch import nn
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.base.record import replace
 from neoxargs.config.config import Config
+from neoxargs.facts.position import Position
 from neoxargs.facts.trained import is_frozen
 from neoxargs.files import tokenizer_folder
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -46,22 +46,6 @@ from neoxargs.train.engine.spikes import Spikes
 from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.setup import Process, suppress_output
-
-
-@dataclass(frozen=True)
-class Position:
-    """Progress of a run."""
-
-    iteration: int = 0
-    samples: int = 0
-    """Training samples consumed so far."""
-    left_out: int = 0
-    """Training samples that were left out so far, as `on_spike` says."""
-
-    @property
-    def next_sample(self) -> int:
-        """The number of the next sample."""
-        return self.samples + self.left_out
 
 
 class Saved(NamedTuple):
@@ -222,7 +206,8 @@ class Saver:
         if self.leads:
             _write_config(files, self.config)
             _write_tokenizer(files, self.config)
-            written = replace(self.written, validation_loss=self.validation_loss)
+            progress = {"samples": position.samples, "left_out": position.left_out}
+            written = replace(self.written, validation_loss=self.validation_loss, **progress)
             files.text(written.to_json(), files.part / checkpoint_folder.RUN)
             if self.references:
                 recorded.write(recorded.Recorded(self.references.tables, self.initial), files)

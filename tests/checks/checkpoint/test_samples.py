@@ -15,8 +15,8 @@ from tests.support.finetuning import token_file
 from tests.support.snapshots import pinned
 
 SIZES = "{seq_length: 8, train_micro_batch_size_per_gpu: 10, tokenizer_type: ByteLevelTokenizer, "
-#: Iterations before the checkpoint, of 10 samples each.
-DONE = 10
+#: Iterations before the checkpoint, of 10 samples each, and these samples.
+DONE, READ = 10, 100
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ BOTH = "train_data_paths: [a, b], valid_data_paths: [v], test_data_paths: [v]"
 def test_another_weight_moves_the_position_in_each_source() -> None:
     """100 samples were read; with the weights 3 and 1, 75 and not 50 of them would have been of the first source."""
     before, now = run(BOTH), run(BOTH + ", train_data_weights: [3, 1]")
-    told = list(moved_samples(now, before, DONE))
+    told = list(moved_samples(now, before, READ))
     pinned(told)
     all_of_a = read(run("data_path: a, split: '1'"), 0, 20)
     then, next_ones = read(before, 0, DONE), read(now, DONE, 20)
@@ -55,7 +55,7 @@ def test_another_weight_moves_the_position_in_each_source() -> None:
 
 def test_another_seed_shuffles_anew() -> None:
     before, now = run("data_path: a, split: '1'"), run("data_path: a, split: '1', seed: 7")
-    pinned(list(moved_samples(now, before, DONE)))
+    pinned(list(moved_samples(now, before, READ)))
     then, next_ones = sum(read(before, 0, DONE), ()), sum(read(now, DONE, 20), ())
     assert len({*then} & {*next_ones}) / len({*next_ones}) == pytest.approx(0.2, abs=0.05)
 
@@ -63,9 +63,9 @@ def test_another_seed_shuffles_anew() -> None:
 def test_a_longer_run_of_several_passes_shuffles_anew_and_one_within_a_pass_does_not() -> None:
     alone = "data_path: a, split: '1'"
     before, within, beyond = run(alone), run(alone, 40), run(alone, 60)
-    assert list(moved_samples(within, before, DONE)) == []
+    assert list(moved_samples(within, before, READ)) == []
     assert read(within, 0, 20) == read(before, 0, 20)
-    pinned(list(moved_samples(beyond, before, DONE)))
+    pinned(list(moved_samples(beyond, before, READ)))
     assert read(beyond, 0, DONE) != read(before, 0, DONE)
 
 
@@ -74,14 +74,14 @@ def test_the_same_data_in_another_folder_is_not_told() -> None:
     for name in ("a.bin", "a.idx"):
         Path("elsewhere", name).write_bytes(Path(name).read_bytes())
     before, now = run("data_path: a, split: '1'"), run("data_path: elsewhere/a, split: '1'")
-    assert list(moved_samples(now, before, DONE)) == []
-    assert list(moved_samples(run("text_path: python-stdlib"), before, DONE)) == []
-    assert list(moved_samples(before, run("data_path: absent"), DONE)) == []
+    assert list(moved_samples(now, before, READ)) == []
+    assert list(moved_samples(run("text_path: python-stdlib"), before, READ)) == []
+    assert list(moved_samples(before, run("data_path: absent"), READ)) == []
 
 
 def test_a_source_that_is_added_begins_where_it_would_be() -> None:
     one = BOTH.replace("[a, b]", "[a]")
-    pinned(list(moved_samples(run(BOTH), run(one), DONE)))
+    pinned(list(moved_samples(run(BOTH), run(one), READ)))
     assert read(run(BOTH), DONE, 11) != read(run(BOTH), 0, 1)
 
 
@@ -94,11 +94,11 @@ def test_a_mixture_that_changes_later_moves_nothing_and_one_that_changed_before_
     # A blend of GPT-NeoX continues as a mixture without a sample that is lost or read again.
     assert read(blend, 0, 20) == read(same, 0, 20)
     for now in (same, later, moving):
-        assert list(moved_samples(now, blend, DONE)) == [] == list(moved_samples(blend, now, DONE))
+        assert list(moved_samples(now, blend, DONE)) == [] == list(moved_samples(blend, now, READ))
         assert read(now, 0, DONE) == read(blend, 0, DONE)
         assert not {*read(blend, 0, DONE)} & {*read(now, DONE, 20)}
     assert read(later, DONE, 20) != read(same, DONE, 20)
-    told = list(moved_samples(later, earlier, DONE))
+    told = list(moved_samples(later, earlier, READ))
     pinned(told)
     assert len({*read(earlier, 0, DONE)} & {*read(later, DONE, 20)}) == pytest.approx(25, abs=2)
 
@@ -107,8 +107,8 @@ def test_passes_of_a_mixture_do_not_depend_on_their_number() -> None:
     passes = "data_path: a, split: '1', train_data_mixture: [{weights: [1]}]"
     before, longer = run(passes, 60), run(passes, 120)
     assert read(longer, 0, 60) == read(before, 0, 60)
-    assert list(moved_samples(longer, before, DONE)) == []
+    assert list(moved_samples(longer, before, READ)) == []
     first, second = read(before, 0, 49), read(before, 50, 60)
     assert len({*first}) == 490 and {*second} <= {*read(before, 0, 50)}
-    [told] = moved_samples(longer, run("data_path: a, split: '1'", 60), DONE)
+    [told] = moved_samples(longer, run("data_path: a, split: '1'", 60), READ)
     assert "anew" in told

@@ -9,6 +9,7 @@ import pytest
 
 from neoxargs.base.problems import Problem
 from neoxargs.checks.data.usage import missing_ends, mixture_ends_early, often_repeated, wasted_samples
+from neoxargs.files.checkpoints.folder import RUN, Written
 from neoxargs.files.token_files.timeline import timeline_of
 from tests.support.configure import configure
 from tests.support.finetuning import token_file
@@ -66,6 +67,23 @@ def test_a_run_that_is_longer_than_its_mixture_is_refused_with_the_samples_that_
     assert found(mixture_ends_early, only.replace("small", "absent")) == []
     drawn = timeline_of(configure(SIZES + both + "train_data_max_epochs: [2, null]\n", gpus=1)).drawn
     assert drawn[0].tokens == 2 * 18 * 8
+
+
+def test_a_run_that_continues_after_spikes_is_told_where_its_mixture_ends() -> None:
+    """Its 200 samples are there, and 12 more, but it has left out 20."""
+    token_file(Path("one"), [[7] * 16] * 107)
+    data = (
+        "train_data_paths: [one]\nvalid_data_paths: [v]\ntest_data_paths: [v]\ntrain_data_max_epochs: 1\nload: ckpt\n"
+    )
+    assert found(mixture_ends_early, data) == []
+    for left_out, count in ((12, 0), (20, 1)):
+        checkpoint = Path("ckpt", "global_step5")
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        (checkpoint / RUN).write_text(Written(samples=10, left_out=left_out).to_json())
+        told = found(mixture_ends_early, data)
+        assert len(told) == count
+    pinned(told)
+    assert found(mixture_ends_early, data + "finetune: true\n") == []
 
 
 def test_padding_and_cut_documents_are_told_with_their_shares() -> None:

@@ -12,9 +12,9 @@ import torch
 from neoxargs.convert.huggingface import exporting, importing, tokens
 from neoxargs.convert.huggingface.safetensors import Reader
 from neoxargs.data.tokenizer import build_tokenizer
+from neoxargs.facts.position import Position
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.engine import build as engine
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel

@@ -114,4 +114,6 @@ def test_a_run_with_growing_sequences_takes_the_time_of_its_phases(tmp_path: Pat
     }  # fmt: skip
     assert alone[256] < alone[1024] < alone[2048] == growing.speed.step
     assert growing.speed.total == pytest.approx(300 * alone[256] + 200 * alone[1024] + 500 * alone[2048])
-    assert growing.speed.between(400, 600) == pytest.approx(100 * alone[1024] + 100 * alone[2048])
+    sizes = growing.speed.sizes
+    here = sizes.resumed(400, sizes.samples_after(400))
+    assert growing.speed.between(here, 600) == pytest.approx(100 * alone[1024] + 100 * alone[2048])

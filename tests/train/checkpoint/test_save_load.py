@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import digest_of
 from neoxargs.train.checkpoint import random_states, save_load
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.weights_by_name import saved_layout
 from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
@@ -190,7 +190,7 @@ def test_an_iteration_can_be_chosen(found: dict[str, Any]) -> None:
 
 def test_a_checkpoint_records_its_run_and_where_that_began(found: dict[str, Any]) -> None:
     """A run that goes on from a checkpoint of its own began where that one says."""
-    assert found["runs"] == (checkpoint_folder.Written("first", 1, "a job", checkpoint_folder.FORMAT), [1, 2, 0])
+    assert found["runs"] == (checkpoint_folder.Written("first", 1, "a job", samples=2 * SAMPLES), [1, 2, 0])
 
 
 def test_flipped_bytes_are_noticed_before_weights_are_used(found: dict[str, Any]) -> None:

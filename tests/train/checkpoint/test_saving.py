@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problems
+from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import ChecksumFile
 from neoxargs.train.checkpoint import commit, rank_files
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.snapshot import Snapshot
 from neoxargs.train.process import mesh, setup
 from tests.support.layouts import BF16, PIPE, TENSOR, TWO_STAGES

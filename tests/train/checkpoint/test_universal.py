@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from neoxargs.facts.position import Position
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 from tests.support.snapshots import pinned

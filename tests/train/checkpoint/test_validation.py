@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from neoxargs.base.problems import Problems
-from neoxargs.train.checkpoint.saving import Position
+from neoxargs.facts.position import Position
 from neoxargs.train.checkpoint.validation import ForwardPass
 from neoxargs.train.process import mesh, setup
 from tests.support.ranks import run_ranks

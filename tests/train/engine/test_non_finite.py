@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from neoxargs.base.problems import Problems
+from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.checkpoint import saving
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process import mesh, setup

@@ -9,12 +9,12 @@ import torch
 from neoxargs.base.problems import render
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import ByteTokenizer
+from neoxargs.facts.position import Position
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generate import generate, prompts

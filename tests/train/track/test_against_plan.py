@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from neoxargs.facts.position import Position
 from neoxargs.files import metrics as run_metrics
 from neoxargs.files.metrics import LEAST, WARM_UP
 from neoxargs.resolve import resolve
 from neoxargs.targets.planned import Planned
 from neoxargs.targets.wire_format import script_arguments
-from neoxargs.train.checkpoint.saving import Position, Saved
+from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.loop import Loop
 from neoxargs.train.process import messages

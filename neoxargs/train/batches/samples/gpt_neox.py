@@ -163,17 +163,19 @@ def epochs(tokens: int, samples: int, seq_length: int) -> int:
 
 
 def blend_samples(
-    build: Sequence[Callable[[int], Samples]], weights: Sequence[float], samples: int, identity: Any, cache: Path
-) -> BlendSamples:
+    build: Sequence[Callable[[int], Samples]], weights: Sequence[float], samples: int, identity: Any, cache: Path,
+    reach: int = 0,
+) -> BlendSamples:  # fmt: skip
     """Return at least `samples` samples, unless the sources have just one sample fewer than the blend draws from them.
 
-    build: one function for each source, which returns it with at least the given number of samples.
+    build: one function for each source, which returns it with at least the given number of samples. reach: if more are
+    needed, how many; each source that has ended then starts over.
     """
     total = added(weights)
     weights = [weight / total for weight in weights]
     # GPT-NeoX makes 0.5 % more samples than each source's share.
     sources = [one(math.ceil(samples * weight * 1.005)) for one, weight in zip(build, weights, strict=True)]
-    size = sum(map(len, sources))
+    size = max(sum(map(len, sources)), reach)
 
     def blend() -> Arrays:
         return blend_order(weights, size)

@@ -19,12 +19,12 @@ most = st.lists(st.one_of(st.none(), st.sampled_from([0.5, 1.0, 2.5])), min_size
 
 
 def planned(
-    listed: list[tuple[str, list[float]]], most: list[float | None], total: int
+    listed: list[tuple[str, list[float]]], most: list[float | None], total: int, reach: int = 0
 ) -> tuple[MixtureSchedule, list[int]]:
     """Return the plan of phases of 130 samples each, and the limits of its sources."""
     found = [Phase(style, 130 * number, each, 1.0) for number, (style, each) in enumerate(listed, 1)]
     mixture = Mixture(found, most)
-    return schedule_of(mixture, [1, 1, 1], SIZES, total), limits(mixture, SIZES)
+    return schedule_of(mixture, [1, 1, 1], SIZES, total, reach), limits(mixture, SIZES)
 
 
 @given(phases, most)
@@ -53,6 +53,22 @@ def test_what_is_changed_later_changes_nothing_before(
     short = min(same, *(len(order["source"]) for order in orders))
     for name in ("source", "index"):
         assert (orders[0][name][:short] == orders[1][name][:short]).all()
+
+
+@given(phases, most, st.integers(1, 600), st.integers(0, 300))
+@settings(deadline=None, max_examples=100)
+def test_samples_beyond_the_run_change_none_of_it_and_are_those_of_a_longer_run(
+    listed: list[tuple[str, list[float]]], most: list[float | None], total: int, more: int
+) -> None:
+    run, beyond, longer = (
+        mixed_order(*planned(listed, most, *lengths)) for lengths in ((total,), (total, total + more), (total + more,))
+    )
+    for name in ("source", "index"):
+        assert (beyond[name][: len(run[name])] == run[name]).all()
+    # Shares that move to the end of the run move differently in a longer one.
+    if all(style == "constant" for style, _ in listed):
+        assert all((beyond[name] == longer[name]).all() for name in ("source", "index"))
+    assert len(beyond["source"]) <= total + more
 
 
 def test_without_changes_it_is_the_blend_of_gpt_neox() -> None:

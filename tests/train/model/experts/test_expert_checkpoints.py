@@ -12,7 +12,7 @@ import torch
 
 from neoxargs.convert.huggingface import exporting
 from neoxargs.convert.huggingface.safetensors import Reader
-from neoxargs.train.checkpoint.saving import Position
+from neoxargs.facts.position import Position
 from neoxargs.train.process import mesh, setup
 from tests.support.experts import BY_FOUR, BY_TWO, BY_WIDTH, MOE, staged
 from tests.support.huggingface import Answer, Difference, answer, imported, made, on_layout
