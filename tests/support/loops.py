@@ -25,6 +25,12 @@ class Data:
     def __init__(self, built: Training) -> None:
         self.built, self.comparison = built, Comparison()
 
+    def reaching(self, last: int) -> Data:
+        return self
+
+    def ends_before(self, last: int) -> bool:
+        return False
+
     def train(self, consumed: int) -> Iterator[Any] | None:
         return self.built.micro_batches(consumed)
 
