@@ -315,9 +315,13 @@ def read_rows(path: Path) -> list[Row]:
         ]
 
 
+#: Sections of a page that other programs write.
+PROGRAMS = {"intervals": "plan_intervals.py", "terms": "plan_terms.py"}
+
+
 def markers(section: str) -> tuple[str, str]:
     """Return what stands before and after the score of a section in a page."""
-    program = "plan_intervals.py" if section == "intervals" else "plan_against_published.py"
+    program = PROGRAMS.get(section, "plan_against_published.py")
     return f"<!-- {section}: start, written by bench/{program} -->", f"<!-- {section}: end -->"
 
 

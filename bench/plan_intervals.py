@@ -91,14 +91,14 @@ def runs_of(files: Iterable[Path]) -> list[Run]:
     """Return the published runs of the tables, and those of train.py on one GPU."""
     rows = [row for file in files for row in published.read_rows(file)]
     runs = [
-        _run(row, published.comparison(row, case, plan), plan)
+        run_of(row, published.comparison(row, case, plan), plan)
         for row, case, plan in published.planned(rows, Counter())
         if published.KINDS[row["measured_kind"]] != published.VERDICT
     ]
     return [*runs, *own_runs()]
 
 
-def _run(row: dict[str, str], compared: published.Comparison, plan: Plan) -> Run:
+def run_of(row: dict[str, str], compared: published.Comparison, plan: Plan) -> Run:
     is_time, several = compared.kind == SPEED, plan.layout.ranks > 1
     loss = math.log(DEFAULT.slowdown) if is_time and several else 0.0
     # a rate is too high where a time is too low
