@@ -78,6 +78,8 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
     found, moved = _changes(config, checkpoint)["training"], list(_moved_samples(config, checkpoint))
     if not found and not moved:
         return
+    if length := _other_length(config, checkpoint, moved):
+        found = [*found, length]
     since = f"since the checkpoint to be loaded ({checkpoint}) was saved"
     what = f"the configuration has changed {since}" + (f": {_listed(found)}" if found else "")
     what += f"; {listed(moved, 'and', most=3)}" if moved else ""
@@ -86,7 +88,8 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
     yield Problem(what, config.place("load"), hint, severity="warning", id="checkpoint-training-changed", about=about)
 
 
-def _moved_samples(config: Config, checkpoint: Path) -> Iterator[str]:
+def _moved_samples(config: Config, checkpoint: Path, iterations: int | None = None) -> Iterator[str]:
+    """Yield which samples are read again or skipped. iterations: the length of the earlier run, if not as recorded."""
     saved = checkpoint_folder.configuration(checkpoint)
     if saved is not None:
         # Imported here, as in `_changes`.
@@ -94,7 +97,20 @@ def _moved_samples(config: Config, checkpoint: Path) -> Iterator[str]:
         from neoxargs.checks.checkpoint.samples import moved_samples
 
         read = checkpoint_folder.position_of(checkpoint, config.get).next_sample
-        yield from moved_samples(config, recorded_config(saved), read)
+        before = recorded_config(saved if iterations is None else {**saved, "train_iters": iterations})
+        yield from moved_samples(config, before, read)
+
+
+def _other_length(config: Config, checkpoint: Path, moved: Sequence[str]) -> Difference | None:
+    """Return the change of `train_iters` if it has a part in the samples that are moved."""
+    now = config.training.train_iters
+    before = (checkpoint_folder.configuration(checkpoint) or {}).get("train_iters")
+    if not moved or before in (None, now) or moved == list(_moved_samples(config, checkpoint, now)):
+        return None
+    # Imported here, as in `_changes`.
+    from neoxargs.resolve.compare.differences import Difference
+
+    return Difference(("train_iters",), (before, now), config.is_set("train_iters"), (True, True))
 
 
 def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

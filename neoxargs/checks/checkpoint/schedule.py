@@ -1,6 +1,6 @@
 """Check that a resumed run continues the checkpoint's learning rate schedule and its epochs.
 
-A different schedule is an error. A jump that only follows from a different `train_iters` is a warning.
+A different schedule is an error. A jump that only follows from the length of the run, or of its samples, is a warning.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neoxargs.base.problems import Place, Problem
+from neoxargs.base.problems import Place, Problem, listed
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import PHASES, RAMP, BatchSizes
 from neoxargs.facts.lr_schedule import Get, LearningRateCurve, differing
+from neoxargs.facts.mistakes import Mistakes
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
 
@@ -32,14 +33,7 @@ def other_schedule(config: Config, checkpoint: Path | None) -> Iterator[Problem]
     if names:
         yield _refusal(config, theirs, names, iteration, hint)
     elif before != after:
-        what = (
-            f"train_iters is {config.training.train_iters}, but was {theirs('train_iters')} when the checkpoint was "
-            f"saved. This changes the decay: at iteration {iteration} the learning rate jumps from {before:.3g} to "
-            f"{after:.3g}"
-        )
-        about = ("train_iters", "lr_decay_iters", "load")
-        place = config.place("train_iters")
-        yield Problem(what, place, hint, severity="warning", id="checkpoint-lr-jumps", about=about)
+        yield _jump(config, theirs, iteration, f"from {before:.3g} to {after:.3g}", hint)
 
 
 def other_epochs(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
@@ -103,12 +97,53 @@ def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, 
     return Problem(what, first, hint, also=tuple(places[1:]), id="checkpoint-other-lr-schedule", about=about)
 
 
+def _jump(config: Config, theirs: Get, iteration: int, rates: str, hint: str) -> Problem:
+    """Return the warning about another rate of the same schedule. rates: the jump."""
+    names, phases = _moving(config, theirs, iteration), bool(config.schedule.lr_schedule)
+    changed = (f"{name} is {config.get(name)} (was {theirs(name)})" for name in names)
+    what = (
+        f"{listed([*changed], 'and')} since the checkpoint was saved. This "
+        f"{'moves the phases of lr_schedule' if phases else 'changes the decay'}: at iteration {iteration} the "
+        f"learning rate jumps {rates}"
+    )
+    about = (*names, "lr_schedule" if phases else "lr_decay_iters", "load")
+    place = next(filter(None, map(config.place, names)), config.place("load"))
+    return Problem(what, place, hint, severity="warning", id="checkpoint-lr-jumps", about=about)
+
+
+def _moving(config: Config, theirs: Get, iteration: int) -> list[str]:
+    """Return the parameters beside those of the schedule whose other values change its rate at an iteration."""
+    changed: dict[str, None] = {}
+
+    def compared(name: str) -> Any:
+        if config.get(name) != theirs(name):
+            changed[name] = None
+        return config.get(name)
+
+    rate = LearningRateCurve.of(compared).rate(iteration)
+
+    def has_effect(name: str) -> bool:
+        """Return whether the old value of this parameter alone leads to another rate, or to an invalid schedule."""
+        try:
+            before = LearningRateCurve.of(lambda other: (theirs if other == name else config.get)(other))
+            return before.rate(iteration) != rate
+        except Mistakes:
+            return True
+
+    # The end of the decay follows from the length of the run.
+    names = ["train_iters" if name == "lr_decay_iters" else name for name in changed if has_effect(name)] or [*changed]
+    if "train_iters" in names and not config.is_set("train_iters"):
+        names += [name for name in config.source("train_iters").inputs if config.get(name) != theirs(name)]
+    return [*dict.fromkeys(names)]
+
+
 def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, after: str) -> str:
     """Return a hint with the parameters that choose the schedule and the learning rates that follow."""
     decay = (
         f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule ends it; or "
     )
-    only_decay = set(names) <= {"lr_decay_iters"} and config.schedule.lr_decay_fraction is None
+    options = config.schedule
+    only_decay = set(names) <= {"lr_decay_iters"} and options.lr_decay_fraction is None and not options.lr_schedule
     return (
         f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "
         f"(learning rate {before}), or override_lr_scheduler: true to use this configuration's schedule ({after})"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
 import pytest
 
+from neoxargs.checks.checkpoint.model import changed_training
 from neoxargs.checks.checkpoint.samples import moved_samples
 from neoxargs.config.config import Config
+from neoxargs.targets.ranks import train_values
 from neoxargs.train.batches.datasets import training_samples
 from tests.support.configure import configure
 from tests.support.finetuning import token_file
@@ -67,6 +70,27 @@ def test_a_longer_run_of_several_passes_shuffles_anew_and_one_within_a_pass_does
     assert read(within, 0, 20) == read(before, 0, 20)
     pinned(list(moved_samples(beyond, before, READ)))
     assert read(beyond, 0, DONE) != read(before, 0, DONE)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ("train_iters: 60", ["train_iters"]),
+        ("train_iters: 60, seed: 7", ["seed"]),  # shuffles anew in any case
+        ("train_iters: 60, weight_decay: 0.5", ["weight_decay", "train_iters"]),
+        ("train_iters: 40, weight_decay: 0.5", ["weight_decay"]),
+        ("train_iters: 40", []),
+    ],
+)
+def test_another_length_is_named_where_it_moves_samples(values: str, names: list[str]) -> None:
+    checkpoint = Path("global_step10")
+    checkpoint.mkdir()
+    alone = f"{SIZES}data_path: a, split: '1', load: ., "
+    before = configure(f"{alone}train_iters: 20}}", gpus=1)
+    (checkpoint / "config.json").write_text(json.dumps(train_values(before)))
+    now = configure(f"{alone}{values}}}", gpus=1)
+    told = list(changed_training(now, checkpoint))
+    assert [list(problem.about) for problem in told] == ([[*names, "load"]] if names else [])
 
 
 def test_the_same_data_in_another_folder_is_not_told() -> None:

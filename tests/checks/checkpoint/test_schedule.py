@@ -128,3 +128,22 @@ def test_other_phases_are_another_schedule(tmp_path: Path) -> None:
     for saved in (None, [*phases[:1], {"style": "cosine", "to": 0.0}]):
         [other] = told(tmp_path, text, lr_schedule=saved, **sizes)
         assert other.id == "checkpoint-other-lr-schedule" and "lr_schedule" in other.about
+
+
+@pytest.mark.parametrize(
+    ("unit", "now", "saved", "names"),
+    [
+        ("tokens", "seq_length: 32", {"seq_length": 16}, ["seq_length"]),
+        ("samples", "seq_length: 32", {"seq_length": 16}, None),
+        ("samples", "train_micro_batch_size_per_gpu: 2", {"train_batch_size": 4}, ["train_batch_size"]),
+        ("tokens", "seq_length: 32", {"train_batch_size": 4, "train_iters": 30}, ["train_batch_size"]),
+    ],
+)
+def test_what_moves_phases_is_named(
+    unit: str, now: str, saved: dict[str, Any], names: list[str] | None, tmp_path: Path
+) -> None:
+    """The first phase ends in iteration 12, and did in another before."""
+    phases = [{"style": "linear", "until": f"{24 * (32 if unit == 'tokens' else 1)} {unit}", "to": 0.0}]
+    sizes = {"train_batch_size": 2, "seq_length": 32, "train_iters": 20, "lr_decay_iters": 20}
+    found = told(tmp_path, f"lr_schedule: {json.dumps(phases)}\n", lr_schedule=phases, **{**sizes, **saved})
+    assert [list(problem.about) for problem in found] == ([[*names, "lr_schedule", "load"]] if names else [])
