@@ -20,7 +20,7 @@ from neoxargs.facts.model import GATED, mlp_width, norms_after, norms_of_block
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.plan.memory.attention import alibi_number, attention
+from neoxargs.plan.memory.attention import alibi_number, attention, unfused_layers
 from neoxargs.plan.memory.norms import inside_norm, stores_input_only
 from neoxargs.plan.memory.recompute import stops_early
 from neoxargs.plan.memory.stages import Stage
@@ -136,7 +136,7 @@ def _attention_transient(sizes: ActivationSizes) -> int:
     wide = int(networks * sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size)
     gathered = sizes.hidden if config.parallel.sequence_parallel else 0  # the gradient of the layer's output
     gradients = (2 if config.mlp.activation in GATED else 1) * wide + gathered
-    if sizes.kind == "cuda" and (sizes.assumed.unfused_attention or config.attention.attention_backend == "unfused"):
+    if unfused_layers(sizes):
         heads = config.shape.num_attention_heads // sizes.tensor
         gradients = max(gradients, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
     if stores_input_only(config):  # input, gradient and result of the norm in fp32, its output and gradient before

@@ -99,3 +99,10 @@ def _share_masked(chosen: Iterable[Choice]) -> float:
 def share_unfused(config: Config, kind: str = "cuda") -> float:
     """Share of the layers with attention whose scores are computed in separate steps."""
     return fmean(choice.kernel == "unfused" for choice in choices(config, Place(kind)))
+
+
+def unfused_layers(sizes: ActivationSizes) -> float:
+    """Share of the layers on a GPU whose attention stores all scores."""
+    if sizes.kind != "cuda":
+        return 0.0
+    return 1.0 if sizes.assumed.unfused_attention else share_unfused(sizes.config)

@@ -21,6 +21,7 @@ from neoxargs.hosts.device_table import Device
 from neoxargs.plan.given.assumptions import SINGLE, Assumptions
 from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.attention import unfused_layers
 from neoxargs.plan.memory.traffic import passes
 
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands, or of a frozen model's
@@ -176,25 +177,37 @@ def _alignment(size: int) -> float:
 def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
     """Seconds of scores, softmax and weighted sum: forward, and forward and backward.
 
-    A fused kernel skips what the causal mask hides, half of the scores, or what lies outside of a sliding window: here
-    the mean of all layers.
+    The mean of all layers. A fused kernel skips what the causal mask hides, half of the scores, or what lies outside of
+    a sliding window.
     """
-    config = sizes.config
-    length, batch = config.shape.seq_length, sequences_per_micro_batch(config)
-    heads = config.shape.num_attention_heads // sizes.tensor
-    product = 2.0 * batch * length * length * attention_width(config.shape) / sizes.tensor
-    if _unfused(sizes):
-        moved = batch * heads * length * length * sizes.assumed.score_bytes * sizes.number_size / 2 / rates.memory
-        forward = 2 * product / (rates.products * _alignment(head_dim(config.shape))) + moved / 3
-        both = 6 * product / (rates.products * _alignment(head_dim(config.shape))) + moved
-        return forward, both + (forward if sizes.assumed.unfused_attention == COMPUTED_AGAIN else 0.0)
+    share = unfused_layers(sizes)
+    parts = [(part, of(sizes, rates)) for part, of in ((share, _in_steps), (1 - share, _in_one_kernel)) if part]
+    return sum(part * forward for part, (forward, _) in parts), sum(part * both for part, (_, both) in parts)
+
+
+def _in_steps(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
+    """Seconds of attention as products and a softmax one after the other: forward, and forward and backward."""
+    config, product = sizes.config, _product_of_scores(sizes)
+    length, heads = config.shape.seq_length, config.shape.num_attention_heads // sizes.tensor
+    scores = sequences_per_micro_batch(config) * heads * length * length
+    moved = scores * sizes.assumed.score_bytes * sizes.number_size / 2 / rates.memory
+    rate = rates.products * _alignment(head_dim(config.shape))
+    forward, both = 2 * product / rate + moved / 3, 6 * product / rate + moved
+    return forward, both + (forward if sizes.assumed.unfused_attention == COMPUTED_AGAIN else 0.0)
+
+
+def _in_one_kernel(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
+    """Seconds of attention in a fused kernel: forward, and forward and backward."""
+    config, length = sizes.config, sizes.config.shape.seq_length
     windows = [layer_window(config.attention, layer) or length for layer in attention_layers(config)]
     visible = sum(min(0.5, window / length) for window in windows) / len(windows)
     bounded = sizes.assumed.attention_bounded if score_rule(config, 0).softcap else 1.0
-    each = product * visible / (rates.attention * bounded)
+    each = _product_of_scores(sizes) * visible / (rates.attention * bounded)
     return FUSED_FORWARD * each, FUSED * each
 
 
-def _unfused(sizes: ActivationSizes) -> bool:
-    named = sizes.config.attention.attention_backend == "unfused"
-    return (named or bool(sizes.assumed.unfused_attention)) and sizes.kind == "cuda"
+def _product_of_scores(sizes: ActivationSizes) -> float:
+    """Operations of the product of all queries and keys of a rank."""
+    config = sizes.config
+    pairs = sequences_per_micro_batch(config) * config.shape.seq_length**2
+    return 2.0 * pairs * attention_width(config.shape) / sizes.tensor
