@@ -191,7 +191,7 @@ class Loop:
         where = result.where or (spike.where and f"the largest gradient is that of {spike.where}")
         event = SpikeEvent(
             taken.position.iteration, spike.quantity, spike.value, spike.median, spike.score, where,
-            (first, taken.position.next_sample - 1), options.on_spike,
+            (first, taken.position.next_sample - 1), options.on_spike, spike.steps,
         )  # fmt: skip
         goes_back = options.on_spike == "rollback"
         if not goes_back:
@@ -204,7 +204,7 @@ class Loop:
             if goes_back:
                 self.trackers.tell(lambda tracker: tracker.on_spike(event))
             unsaved = self.saves.problems_of_finishing()
-            raise Problems([too_many_spikes(options, event.describe(options.spike_window), self.saves.last), *unsaved])
+            raise Problems([too_many_spikes(options, event.describe(), self.saves.last), *unsaved])
         position, left_out = self.position, options.spike_skip_samples
         if goes_back:
             position = self._roll_back(event)
@@ -223,8 +223,7 @@ class Loop:
         found = self.saves.roll_back(self.training.spike_rollback_checkpoints)
         if found is None:
             self.trackers.tell(lambda tracker: tracker.on_spike(spike))
-            what = spike.describe(self.training.spike_window)
-            raise Problems(nothing_to_roll_back_to(self.training, what, self.saves.options.save))
+            raise Problems(nothing_to_roll_back_to(self.training, spike.describe(), self.saves.options.save))
         self.unread.clear()
         return found
 

@@ -45,6 +45,8 @@ class Spike(NamedTuple):
     """How many deviations the value is above the median; infinite if the value is infinite or NaN."""
     group: str
     """The layer group whose gradient norm stands out most; "" if none does."""
+    steps: int = 0
+    """How many of the steps before the median is of; 0 if there are too few for one."""
     where: str = ""
     """The weight of this group with the largest gradient, and the rank that had it before gradients were averaged."""
 
@@ -93,8 +95,9 @@ class History:
         if not name or scores[name] <= self.threshold:
             return None
         group = max((each for each in scores if each != LOSS), key=lambda each: scores[each], default="")
-        middle = median(self.values[name]) if name in known else math.nan
-        return Spike(name, numbers[name], middle, scores[name], group)
+        before = self.values[name] if name in known else ()
+        middle = median(before) if before else math.nan
+        return Spike(name, numbers[name], middle, scores[name], group, len(before))
 
 
 class Spikes:

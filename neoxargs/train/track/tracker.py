@@ -169,14 +169,15 @@ class SpikeEvent:
     """The numbers of the first and the last sample of the step."""
     decision: str
     """The value of `on_spike`."""
+    steps: int = 0
+    """How many of the steps before the median is of; 0 if there are too few."""
     back_to: int | None = None
     """The iteration that the run has gone back to; None if it goes on."""
 
-    def describe(self, window: int | None = None) -> str:
-        """Return all that is known in one sentence. window: the number of steps that the median is of."""
+    def describe(self) -> str:
+        """Return all that is known in one sentence."""
         what = "the loss" if self.quantity == "loss" else f"the gradient norm of {self.quantity}"
-        of = f" of the last {window}" if window else ""
-        above = f" is {self.score:.1f} deviations above the median {self.median:.4g}{of}"
+        above = f" is {self.score:.1f} deviations above the median {self.median:.4g} of the last {self.steps} steps"
         usual = above if isfinite(self.score) else ""
         first, last = self.samples
         where = f"; {self.where}" if self.where else ""

@@ -57,7 +57,7 @@ def test_nothing_is_judged_before_half_of_the_window_and_a_level_that_lasts_beco
     history = History(8, 10.0)
     assert [history.judge({"loss": value}) for value in (2.0, 90.0, 2.1, 1.9)] == [None] * 4
     found = history.judge({"loss": 9.0, "layers.3": 1.0})
-    assert found is not None and (found.quantity, found.value, found.group) == ("loss", 9.0, "")
+    assert found is not None and (found.quantity, found.value, found.group, found.steps) == ("loss", 9.0, "", 4)
     assert [history.judge({"loss": 9.0 + n / 100}) is None for n in range(8)][-1]
     assert History(8, 10.0).judge({"loss": math.nan}) is not None
 
@@ -179,7 +179,7 @@ def test_a_gradient_that_one_rank_plants_is_named(spiked: list[dict[str, Seen]],
     assert (spike.iteration, spike.quantity) == (BAD, "layers.1")
     assert f"{PLANTED} on rank 1" in spike.where
     assert ("(pipeline stage 1)" in spike.where) == ("pp" in name)
-    assert spike.samples == ((BAD - 1) * SAMPLES, BAD * SAMPLES - 1)
+    assert (spike.samples, spike.steps) == (((BAD - 1) * SAMPLES, BAD * SAMPLES - 1), BAD - 1)
     assert first.skipped[BAD - 1] == ("skip" in name)
     if "skip" in name:
         assert first.skipped.count(True) == len(first.spikes) == 1
