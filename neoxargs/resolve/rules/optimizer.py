@@ -50,6 +50,21 @@ def onebit_optimizer_needs_full_gradients(
 
 
 @check
+def spikes_need_averaged_gradients(on_spike: str, optimizer__type: str) -> Finding | None:
+    """on_spike judges the norms of the gradients that the optimizer receives. 1-bit optimizers average momentum instead
+    of gradients, so that a spike on another rank than the first would not be seen.
+
+        on_spike: warn
+        optimizer: {type: OneBitAdam}
+    """
+    if on_spike == "ignore" or not is_onebit(optimizer__type):
+        return None
+    what = f"on_spike ({on_spike}) cannot be combined with optimizer.type ({optimizer__type}), which averages no "
+    what += "gradients"
+    return refuse(what, "remove on_spike, or set optimizer.type: Adam", about=["on_spike", "optimizer.type"])
+
+
+@check
 def zero_one_adam_needs_two_replicas(
     optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
 ) -> Finding | None:

@@ -30,6 +30,10 @@ BAD, STEPS = 6, 9
 #: A step that is read when the next one has been started, because no checkpoint follows it.
 LATE = 7
 PLANTED = "layers.1.mlp.dense_h_to_4h.weight"
+#: Where that weight is frozen, or there is none.
+OTHERS = {
+    "LoRA": "layers.1.mlp.dense_h_to_4h.lora.all.B", "experts": "layers.1.mlp.experts.dense_h_to_4h.weight",
+}  # fmt: skip
 OPTIONS: dict[str, Any] = {"spike_window": 6, "spike_threshold": 50.0, "train_iters": STEPS}
 
 
@@ -104,21 +108,31 @@ class Record(Tracker):
         self.skipped.append(step.skipped)
 
 
-def train(trials: dict[str, Trial], factor: float, rank: int = 1) -> dict[str, Seen]:
-    """Train each; a rank multiplies the gradient of a weight of the second layer in one step, if it has it."""
+def planted(name: str) -> str:
+    """Return the weight of a trial whose gradient is planted."""
+    return next((weight for kind, weight in OTHERS.items() if kind in name), PLANTED)
+
+
+def train(trials: dict[str, Trial], factor: float, rank: int = 1, added: float = 0.0) -> dict[str, Seen]:
+    """Train each; a rank multiplies the gradient of a weight of the second layer in one step, if it has it.
+
+    added: what it adds to its losses of this step.
+    """
     process = setup.start("gloo", seed=1)
     found = {}
     for name, one in trials.items():
-        found[name] = _run(one, process, factor if process.rank == rank else 1.0)
+        mine = process.rank == rank
+        found[name] = _run(one, process, factor if mine else 1.0, added=added if mine else 0.0)
         mesh.destroy_groups()
     return found
 
 
 def _run(
     one: Trial, process: Any, factor: float, bad: tuple[int, ...] = (BAD,), spent: bool = False, read_every: int = 1,
-    damages: int | None = None,
+    damages: int | None = None, added: float = 0.0,
 ) -> Seen:  # fmt: skip
     """spent: whether what was planted is in the samples that a rollback leaves out. read_every: as of Loop.
+    added: to the losses of the bad steps, not to their gradients.
     damages: the iteration whose checkpoint is damaged after it was saved.
     """
     built = Training(one)
@@ -129,13 +143,21 @@ def _run(
     loop.read_every = read_every
     if one.config.get("load"):
         loop.position = saver.load()
+
+    def is_bad() -> bool:
+        return loop.position.iteration + 1 in bad and not (spent and record.spikes)
+
     weights = named_weights(built.engine.deepspeed.module)
-    if PLANTED in weights:
-        weights[PLANTED].register_hook(
-            lambda gradient: (
-                gradient * (factor if loop.position.iteration + 1 in bad and not (spent and record.spikes) else 1.0)
-            )
-        )
+    for name in (PLANTED, *OTHERS.values()):
+        if name in weights and weights[name].requires_grad:
+            weights[name].register_hook(lambda gradient: gradient * (factor if is_bad() else 1.0))
+    if added:
+        module: Any = built.engine.deepspeed.module
+        if one.config.get("pipe_parallel_size"):
+            loss = module.loss_fn
+            module.loss_fn = lambda *given: loss(*given) + added * is_bad()
+        else:
+            module.register_forward_hook(lambda _, given, loss: loss + added * is_bad())
     try:
         loop.run()
         problem = ""
@@ -152,6 +174,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "dp": {}, "ZeRO-1": {"stage": 1}, "ZeRO-3": {"stage": 3}, "bf16": {"deepspeed": BF16},
     "bf16 ZeRO-2": {"deepspeed": BF16, "stage": 2}, "tp": {"model_parallel_size": 2}, "pp": {"pipe_parallel_size": 2},
     "bf16 pp": {"deepspeed": BF16, "pipe_parallel_size": 2},
+    "LoRA": {"lora.rank": 4}, "bf16 ZeRO-1 LoRA": {"deepspeed": BF16, "stage": 1, "lora.rank": 4},
+    "experts": {"moe_num_experts": 4, "moe_expert_parallel_size": 2},
+    "bf16 ZeRO-1 experts": {"deepspeed": BF16, "stage": 1, "moe_num_experts": 4, "moe_expert_parallel_size": 2},
 }  # fmt: skip
 TRIALS = {
     f"{name} {policy}": trial(policy, **layout) for name, layout in LAYOUTS.items() for policy in ("warn", "skip")
@@ -177,7 +202,7 @@ def test_a_gradient_that_one_rank_plants_is_named(spiked: list[dict[str, Seen]],
     assert first.spikes == second.spikes and len(first.losses) == STEPS
     spike = first.spikes[0]
     assert (spike.iteration, spike.quantity) == (BAD, "layers.1")
-    assert f"{PLANTED} on rank 1" in spike.where
+    assert f"{planted(name)} on rank 1" in spike.where
     assert ("(pipeline stage 1)" in spike.where) == ("pp" in name)
     assert (spike.samples, spike.steps) == (((BAD - 1) * SAMPLES, BAD * SAMPLES - 1), BAD - 1)
     assert first.skipped[BAD - 1] == ("skip" in name)
@@ -194,11 +219,28 @@ def test_nan_of_one_layer_on_one_rank_is_named_and_skipped(
     """The run that follows does not depend on what was skipped."""
     for number, (seen, other) in enumerate(zip(broken, spiked, strict=True)):
         [spike] = seen[name].spikes
-        assert all(word in spike.where for word in (PLANTED, "rank 1", "NaN"))
+        assert all(word in spike.where for word in (planted(name), "rank 1", "NaN"))
         assert spike.iteration == BAD and spike.score == math.inf
         assert seen[name].losses == other[name].losses, number
         assert all(tensor.isfinite().all() for tensor in seen[name].weights.values())
         assert all(map(torch.equal, seen[name].weights.values(), other[name].weights.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_loss_that_one_rank_plants_is_reported_with_its_samples(spiked: list[dict[str, Seen]]) -> None:
+    """It has no part in the gradients; the run that follows is that in which a gradient was planted and skipped."""
+    trials = {name: one for name, one in TRIALS.items() if name.split()[0] in ("dp", "pp", "experts")}
+    for ranks, other in zip(run_ranks(train, 2, trials, 1.0, 1, 100.0), spiked, strict=True):
+        for name, seen in ranks.items():
+            [spike] = seen.spikes
+            assert (spike.iteration, spike.quantity, spike.steps) == (BAD, "loss", BAD - 1), name
+            assert spike.samples == ((BAD - 1) * SAMPLES, BAD * SAMPLES - 1)
+            share = 1 if name.startswith("pp") else 2
+            assert spike.value == seen.losses[BAD - 1] == pytest.approx(spike.median + 100 / share, abs=2), name
+            assert seen.skipped == [name.endswith("skip") and step == BAD - 1 for step in range(STEPS)]
+            if name.endswith("skip"):
+                assert seen.losses[BAD:] == other[name].losses[BAD:]
 
 
 def resumed(folder: str, layout: dict[str, Any], bad: float, other: dict[str, Any] | None = None) -> list[Seen]:
