@@ -117,7 +117,7 @@ def build_datasets(
     for left_out in dict.fromkeys(text for part in chosen if built[part] for text in _left_out(chosen[part], sampling)):
         _warn(left_out)
     evaluated = training.eval_iters * sizes.last
-    starts_over = sampling.mixture is None or not any(sampling.mixture.max_epochs)
+    starts_over = not is_limited(config)
 
     def extend(reach: int) -> Samples:
         one = None if config.data.use_shared_fs else local_rank
@@ -142,6 +142,11 @@ def build_datasets(
         extend=extend,
         starts_over=starts_over,
     )
+
+
+def is_limited(config: Config) -> bool:
+    """Return whether a run ends when its training data has been read, instead of starting over."""
+    return config.data.train_data_max_epochs is not None
 
 
 def index_folder(config: Config) -> Path:

@@ -19,7 +19,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
 from neoxargs.files.token_files import index
 from neoxargs.files.token_files.sources import sources
-from neoxargs.train.batches.datasets import index_folder, training_samples
+from neoxargs.train.batches.datasets import index_folder, is_limited, training_samples
 from neoxargs.train.batches.loader import usable_length
 from neoxargs.train.batches.samples.spans import spans
 
@@ -96,7 +96,8 @@ def _read_by(launch: Launch, folder: Path) -> Iterator[tuple[str, Integers]]:
     config, last = launch.config, max(each.stop for each in launch.ranges)
     together = config.batch.train_micro_batch_size_per_gpu * Layout.of(config).data
     samples = training_samples(config, folder, reach=last + -last % together)
-    length = usable_length(len(samples), together if config.data.sample_order == "gpt-neox" else 1)
+    starts_over = config.data.sample_order == "gpt-neox" and not is_limited(config)
+    length = usable_length(len(samples), together if starts_over else 1)
     offsets: dict[str, Integers] = {}
     read = (each[first : first + TOGETHER] for each in launch.ranges for first in range(0, len(each), TOGETHER))
     for numbers in read:

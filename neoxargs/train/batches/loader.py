@@ -65,7 +65,7 @@ class Loader:
 
         last: the number of the sample after the last one.
         """
-        samples, step = self.parts.get("train"), self._step
+        samples, step = self.parts.get("train"), self._step("train")
         if samples is None or self.extend is None or last <= usable_length(len(samples), step):
             return self
         return replace(self, parts={**self.parts, "train": self.extend(last + -last % step)})
@@ -73,12 +73,12 @@ class Loader:
     def ends_before(self, last: int) -> bool:
         """Return whether training cannot go on to a sample; `last` as in `reaching`. Equal on every rank."""
         samples = self.parts.get("train")
-        return not self.starts_over and samples is not None and usable_length(len(samples), self._step) < last
+        return not self.starts_over and samples is not None and len(samples) < last
 
-    @property
-    def _step(self) -> int:
-        """Samples at the end of the data that are read together or not at all."""
-        return self.micro_batch * self.mesh.data.size if self.drops_last else 1
+    def _step(self, part: Part) -> int:
+        """Return how many samples at the end of a part are read together, or else not before it starts over."""
+        over = self.drops_last and (part != "train" or self.starts_over)
+        return self.micro_batch * self.mesh.data.size if over else 1
 
     def train(self, consumed: int) -> Iterator[MicroBatch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
@@ -96,7 +96,7 @@ class Loader:
         samples = self.parts.get(part)
         if samples is None or not reads_data(self.mesh):
             return None
-        found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
+        found = batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self._step(part))
         if not self.prompt:
             return found
         return (make_room(batch, self.prompt) for batch in found)
@@ -108,10 +108,13 @@ def reads_data(mesh: Mesh) -> bool:
 
 
 def batches(
-    samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0, drops_last: bool = False
+    samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0, step: int = 1
 ) -> Iterator[MicroBatch]:
-    """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
-    length = usable_length(len(samples), micro_batch * data.size if drops_last else 1)
+    """Yield this rank's micro batches endlessly; after the last sample, start over with the first.
+
+    step: as of `usable_length`.
+    """
+    length = usable_length(len(samples), step)
     indices = sample_indices(length, consumed, data, micro_batch)
     if workers == 0:
         return (collate([samples[index] for index in chosen]) for chosen in indices)
