@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner, RunnerExtras
     from neoxargs.registry.schedule import Schedule
     from neoxargs.registry.training import Training
-    from neoxargs.registry.types import Count, Device, Dtype, Fraction, Natural, NonNegative, Positive, Stage
+    from neoxargs.registry.types import BelowOne, Count, Device, Dtype, Fraction, Natural, NonNegative, Positive, Stage
     from neoxargs.registry.zero import ZeroShortcuts
 
     class Pipeline:
@@ -180,10 +180,10 @@ if TYPE_CHECKING:
         adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral", "unit_rms_norm"]
         extra_scale_factor: Positive
         split_qkv: bool
-        momentum: NonNegative | None
+        momentum: BelowOne | None
         dampening: float
         nesterov: bool | None
-        beta: Fraction
+        beta: BelowOne
         decoupled_wd: bool
         lr_decay: NonNegative
         initial_accumulator_value: NonNegative

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Fraction, NonNegative, Positive
+from neoxargs.registry.types import BelowOne, NonNegative, Positive
 
 
 class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
@@ -20,11 +20,11 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """Peak learning rate, reached after warm-up. Derived from `optimizer.params.lr` if that is set; set only one of
     them."""
 
-    adam_beta1: Fraction = param(0.9, megatron="adam-beta1")
+    adam_beta1: BelowOne = param(0.9, megatron="adam-beta1")
     """Adam's decay of the running mean of gradients. The same as the first value of `optimizer.params.betas`, which
     newer files use."""
 
-    adam_beta2: Fraction = param(0.999, megatron="adam-beta2")
+    adam_beta2: BelowOne = param(0.999, megatron="adam-beta2")
     """Adam's decay of the running mean of squared gradients. The same as the second value of `optimizer.params.betas`,
     which newer files use."""
 
@@ -75,7 +75,7 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     sm3: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "sm3"}, False: {}})
     """Retired in April 2021: use `optimizer: {type: sm3}`."""
 
-    momentum: NonNegative | None = param(None, origin="NeoX")
+    momentum: BelowOne | None = param(None, origin="NeoX")
     """Retired in April 2021: use `optimizer: {params: {momentum: ...}}`."""
 
     no_adamw: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.params.adam_w_mode": False}, False: {}})

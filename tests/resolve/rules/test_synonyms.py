@@ -127,3 +127,19 @@ def test_old_switches_choose_the_optimizer(text: str, kind: str) -> None:
 def test_old_switches_contradict_another_optimizer(text: str) -> None:
     (problem,) = refused(configure, f"{{{text}}}")
     assert "contradicts" in problem.what or "must be equal" in problem.what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"optimizer: {{type: {kind}, params: {{momentum: 1.0}}}}" for kind in ("Muon", "SGD", "sm3", "madgrad_wd")),
+        "optimizer: {type: sm3, params: {beta: 1.0}}",
+        "adam_beta1: 1.0",
+        "adam_beta2: 1.0",
+        "optimizer: {type: Lion, params: {betas: [0.9, 1.0]}}",
+    ],
+)
+def test_a_mean_that_never_changes_is_refused_at_its_line(text: str) -> None:
+    [problem] = refused(configure, text)
+    assert problem.where and (problem.where.file, problem.where.line) == ("my.yml", 1)
+    assert problem.id in ("type-mismatch", "betas-in-range")
