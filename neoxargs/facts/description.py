@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from neoxargs.base.problems import listed
 from neoxargs.base.text import shorten
@@ -12,8 +13,10 @@ from neoxargs.facts.batch_sizes import RAMP, BatchSizes
 from neoxargs.facts.data import path_list
 from neoxargs.facts.layer_kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
+from neoxargs.facts.lr_phases import CONSTANT
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.model import mlp_width, parameters, vocabulary_rows
+from neoxargs.facts.optimizers import own_rates
 from neoxargs.facts.sequence_lengths import SequenceLengths
 from neoxargs.facts.trained import is_frozen, trained_parameters
 from neoxargs.facts.vocab import vocabulary_size
@@ -115,7 +118,6 @@ def precision(config: Config) -> str:
 
 
 def optimizer(config: Config) -> Iterator[str]:
-    options, schedule = config.optimizer_options, config.schedule
     stage = config.zero_optimization.stage
     clipping = config.get("gradient_clipping")
     decay = WeightDecay.of(config.get)
@@ -123,20 +125,35 @@ def optimizer(config: Config) -> Iterator[str]:
     words = [config.optimizer.type or "Adam", f"weight decay {ends}"]
     words += [f"gradient clipping at {clipping:g}"] if clipping else ["no gradient clipping"]
     yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
+    beside = rates_beside(config)
+    yield f"{_rate(config)}; {beside}" if beside else _rate(config)
+
+
+def rates_beside(config: Config) -> str:
+    """Return how the learning rates of Muon's matrices and of other weights differ from the schedule's; "" if not."""
+    factors, params = own_rates(config), config.optimizer_params
+    own = {"muon": ("Muon's matrices", params.muon_lr), "adam": ("other weights", params.adam_lr)}
+    return ", ".join(
+        f"{factors[name]:.4g} times this rate for {what} ({name}_lr {rate:g})"
+        for name, (what, rate) in own.items()
+        if factors and rate is not None
+    )
+
+
+def _rate(config: Config) -> str:
+    schedule = config.schedule
     if config.scheduler.type:
-        yield f"learning rate schedule: DeepSpeed's {config.scheduler.type}"
-        return
+        return f"learning rate schedule: DeepSpeed's {config.scheduler.type}"
     if schedule.lr_schedule:
         phases = LearningRateCurve.of(config.get).phases
-        each = (f"{style} to {end:g} in step {until:,}" for style, until, _, end in phases)
-        yield f"learning rate {', then '.join(each)}"
-        return
+        each = (f"{style} to {end:g} after step {until:,}" for style, until, _, end in phases)
+        return f"learning rate {', then '.join(each)}"
     curve = LearningRateCurve.of(config.get)
     warmup = curve.sizes.iterations_in(round(curve.warmup_iters)) if curve.begins else round(curve.warmup_iters)
     end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
     last = f" ({schedule.lr_wsd_decay_style} decay in the last {schedule.lr_wsd_decay_iters} steps)"
     style = f"{schedule.lr_decay_style}{last * (schedule.lr_decay_style == 'WSD')}"
-    yield f"learning rate {options.lr:g}{end}, {style}, {counted(warmup, 'warm-up step')}"
+    return f"learning rate {config.optimizer_options.lr:g}{end}, {style}, {counted(warmup, 'warm-up step')}"
 
 
 def _pairs(config: Config, cut: bool) -> Iterator[str]:
@@ -165,8 +182,21 @@ def data(config: Config, cut: bool) -> Iterator[str]:
     rewards = [f"rewards {', '.join(path_list(paths))}"] if paths else []
     if labels or rewards or packing:
         yield "; ".join([*labels, *rewards, *packing])
+    yield from _mixture(data.train_data_mixture or ())
     if data.data_path:
         yield f"split {data.split} into training, validation and test"
+
+
+def _mixture(phases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield `train_data_mixture` in one line, with lengths as they are written."""
+    texts = []
+    for phase in phases:
+        moves = f"{phase['style']} to " if phase.get("style", CONSTANT) != CONSTANT else ""
+        weights = phase.get("weights")
+        shares = " : ".join(f"{weight:g}" for weight in weights) if weights else f"temperature {phase['temperature']:g}"
+        texts.append(f"{moves}{shares}{f' until {until}' if (until := phase.get('until')) else ''}")
+    if texts:
+        yield f"mixture {', then '.join(texts)}"
 
 
 def _weighted(source: str | Sequence[str | float]) -> str:

@@ -6,10 +6,13 @@ A test compares the counts with the optimizers that `train/optim` builds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
+
+if TYPE_CHECKING:
+    from neoxargs.config.groups import OptimizerParams
 
 
 class OptimizerKind(Record):
@@ -60,6 +63,19 @@ def moments(config: Config) -> int:
 def state_type(kind: str) -> str:
     """Return the same name for all optimizer types whose states are interchangeable."""
     return "adam" if kind.lower() in ADAMS else kind.lower()
+
+
+def rate_factors(params: OptimizerParams) -> dict[str, float]:
+    """Return the factors of the learning rate with Muon: of its matrices (`muon`) and of other weights (`adam`)."""
+    lr = params.lr or 0.0
+    own = {"muon": params.muon_lr, "adam": params.adam_lr}
+    return {name: rate / lr if rate is not None and lr else 1.0 for name, rate in own.items()}
+
+
+def own_rates(config: Config) -> dict[str, float]:
+    """Return the factors of a run whose optimizer has several learning rates; else none."""
+    factors = rate_factors(config.optimizer_params) if (config.optimizer.type or "").lower() == "muon" else {}
+    return factors if {*factors.values()} - {1.0} else {}
 
 
 def is_onebit(kind: str) -> bool:

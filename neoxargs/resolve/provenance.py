@@ -116,7 +116,8 @@ def _has_no_effect(name: str, config: Config) -> bool:
     """Whether a derived value concerns no layer of the model, or nothing else of the run."""
     # Recurrent layers use intermediate_size only if it is set.
     unused_width = name == "intermediate_size" and not attention_layers(config)
-    return unused_width or switched_off_by(config, name) is not None
+    replaced = name == "train_data_weights" and bool(config.get("train_data_mixture"))
+    return unused_width or replaced or switched_off_by(config, name) is not None
 
 
 def _repeats_itself(name: str, config: Config) -> bool:

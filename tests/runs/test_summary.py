@@ -48,6 +48,26 @@ lr_decay_style: cosine
 train_iters: 150000
 load: checkpoints/large
 """
+PHASES = """\
+dialect: neox-2026
+num_layers: 2
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 32
+train_micro_batch_size_per_gpu: 2
+train_batch_size: 16
+train_iters: 100
+train_data_paths: [web, code]
+valid_data_paths: [v]
+test_data_paths: [v]
+tokenizer_type: ByteLevelTokenizer
+train_data_mixture: [{until: 50%, weights: [3, 1]}, {style: linear, until: 80%, weights: [1, 1]}, {temperature: 2}]
+optimizer: {type: Muon, params: {lr: 0.001, muon_lr: 0.02, adam_lr: 0.0003}}
+lr_schedule: [{style: linear, until: 10, from: 0, to: 0.001}, {style: cosine, to: 0.0001}]
+seq_length_schedule: [{until: 20, length: 16}, {length: 32}]
+batch_size_schedule: [{until: 20, size: 8}, {size: 16}]
+precision: bfloat16
+"""
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CPU = Resources({"localhost": [0, 1, 2, 3]}, "cpu")
 
@@ -68,6 +88,12 @@ def same_as_before(name: str, text: str) -> bool:
 def test_a_small_run_on_a_cpu():
     shown = summary.to_text(spec(SMALL, CPU, ("lr=0.002", "weight_decay=0.01")), 80)
     assert same_as_before("summary_small", shown)
+
+
+def test_phases_are_in_the_rows_of_what_they_change():
+    shown = summary.to_text(spec(PHASES, CPU))
+    assert same_as_before("summary_phases", shown)
+    assert "train_data_weights" not in shown
 
 
 def test_a_large_run_on_many_machines():

@@ -14,7 +14,7 @@ from neoxargs.base.text import (
     wrap,
 )
 from neoxargs.commands.preview.forecast import Forecast
-from neoxargs.facts.description import batch_equation, counted
+from neoxargs.facts.description import batch_equation, counted, rates_beside
 from neoxargs.facts.timeline_words import (
     batch_sizes,
     columns,
@@ -40,6 +40,7 @@ def to_text(forecast: Forecast) -> str:
         ("", [time(forecast)] if forecast.timeline.left else []),
         ("memory", [verdict(forecast.plan)]),
         ("lr", [learning_rate(forecast.timeline)]),
+        ("", list(filter(None, [rates_beside(forecast.config)]))),
         ("", [f"weight decay {weight_decay(forecast.timeline)}"] if forecast.timeline.weight_decay.changes else []),
         ("batch", [batch_equation(forecast.config)]),
         ("", [batch_sizes(forecast.timeline)] if forecast.timeline.sizes.changes else []),

@@ -21,7 +21,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.facts.gradient_sum import bucket_elements
 from neoxargs.facts.model import rows_for
-from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit
+from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit, own_rates
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.train.deepspeed import buckets, expert_groups, half_precision, interface, patches, skip_steps, swap
 from neoxargs.train.deepspeed.optimizer_view import before_step
@@ -115,6 +115,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     watch = NonFinite(engine, mesh) if trains else None
     trainer = (Pipelined if pipelined else Plain)(engine, reporter, mesh, watch, shared.losses, by_token)
     trainer.kernels, trainer.spikes = kernels, spikes
+    trainer.own_rates = own_rates(config) if trains else {}
     if trains and config.training.on_divergence == "skip":
         skip_steps.skip_diverged(engine, mesh, trainer.losses)
     return trainer

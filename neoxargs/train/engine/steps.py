@@ -22,7 +22,7 @@ What a step does, in this order:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -99,6 +99,8 @@ class Trainer:
         #: The length of the step's sequences, into which samples are cut; None if these are whole.
         self.length: int | None = None
         self.spikes: Spikes | None = None
+        #: The factors of the learning rate with which groups of weights are updated, if not all with the schedule's.
+        self.own_rates: Mapping[str, float] = {}
         self.batch_size = int(deepspeed.train_batch_size())
         self.micro_batches = int(deepspeed.gradient_accumulation_steps())
 
@@ -146,6 +148,7 @@ class Trainer:
         """
         engine, watch = self.deepspeed, self.watch
         assert watch is not None
+        rates = {f"lr/{name}": self.learning_rate() * factor for name, factor in self.own_rates.items()}
         interface.set_batch_size(engine, samples or self.batch_size)
         self.use_length(length)
         self.reporter.before_step()
@@ -186,7 +189,7 @@ class Trainer:
                 scale_is_fixed=fixed,
                 diverged=diverged,
                 where=watch.describe(losses, gradients) if diverged else "",
-                reports={} if skipped else {**reports, **self.reporter.means(of_losses, of_measures)},
+                reports=rates if skipped else {**rates, **reports, **self.reporter.means(of_losses, of_measures)},
                 spike=unusual,
                 told=tuple(map(int, largest)),
             )

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from neoxargs.config.config import Config
 from neoxargs.facts.lora import target
 from neoxargs.facts.model import GATED
+from neoxargs.facts.optimizers import rate_factors
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
@@ -99,10 +100,8 @@ class Orthogonal(Optimizer):
             factor=lambda rows, columns: extra * factor(rows, columns),
         )
         self.splits_qkv = params.split_qkv
-        self.factors = {
-            chosen: own / lr if own is not None and lr else 1.0
-            for chosen, own in ((True, params.muon_lr), (False, params.adam_lr))
-        }
+        factors = rate_factors(params)
+        self.factors = {True: factors["muon"], False: factors["adam"]}
         self.config = config
         self.matrices: dict[Tensor, list[Matrix]] | None = None
 

@@ -71,13 +71,14 @@ def test_the_iteration_makes_matrices_orthogonal(shape: tuple[int, ...], gram: b
 
 
 def changes(config: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the change of each weight in the first step, in learning rates."""
+    """Return the change of each weight in the first step, in learning rates; and reported rates."""
     setup.start("gloo", seed=1)
     built = Training(Trial({**MUON, "weight_decay": 0.0, "lr_decay_style": "constant", **config}))
     weights = named_weights(built.engine.deepspeed.module)
     before = {name: weight.detach().clone() for name, weight in weights.items()}
-    built.step()
-    return {name: (before[name] - weight.detach()) / RATE for name, weight in weights.items()}
+    reports = built.engine.train_step(built.batches).reports
+    moved = {name: (before[name] - weight.detach()) / RATE for name, weight in weights.items()}
+    return moved | {name: torch.tensor(value / RATE) for name, value in reports.items()}
 
 
 @pytest.mark.shows("optimizer")
@@ -111,6 +112,7 @@ def test_the_settings_take_effect() -> None:
     )
     for name, factor in (("layers.0.attention.dense.weight", 3), ("final_norm.weight", 0.5)):
         torch.testing.assert_close(other[name], factor * base[name], rtol=1e-3, atol=1e-4)
+    assert {name: float(rate) for name, rate in other.items() if name not in base} == {"lr/muon": 3, "lr/adam": 0.5}
 
 
 STEPS = 5
