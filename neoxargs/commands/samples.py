@@ -109,6 +109,9 @@ def launches_of(file: Path, step: int | None) -> tuple[list[Launch], tuple[int, 
         elif step is not None and step < 1:
             what, hint = f"--step ({step}) must be at least 1", "steps are counted from 1"
         raise Problems(Problem(what, Place(str(file), 0, 0), hint, id="ledger-not-recorded"))
+    if step is not None and step > steps[-1]:
+        what = f"--step ({step:,}) is after the last step that the run has taken ({steps[-1]:,})"
+        raise Problems(Problem(what, hint=f"write --step {steps[-1]}, or leave it out", id="data-option-invalid"))
     return [
         Launch(with_text(recorded_config(values)), files, [range(*bounds) for bounds in ranges])
         for values, files, ranges in parts

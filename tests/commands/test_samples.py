@@ -130,6 +130,9 @@ def test_the_ledger_of_a_resumed_run_finds_what_was_read_again(tmp_path: Path, c
     assert share == pytest.approx((6 * 0.75 + 2 * 0.25) / 8, abs=2 / found["samples"])
     earlier = ledger("--step", "4")
     assert earlier["samples"] == found["samples"] / 2 and earlier["launches"] == 1
+    assert ledger("--step", "8") == found
+    assert main(["data", "--ledger", str(tmp_path / "out"), "--step", "9"]) == 1
+    assert "data-option-invalid" in capsys.readouterr().err
     assert main(["data", "--ledger", str(tmp_path / "out")]) == 0
     pinned(capsys.readouterr().out)
     # Planted: the order changes with the seed, so that what was read is read again.
