@@ -22,7 +22,7 @@ from neoxargs.train.evaluation.in_training import Evaluations, Results
 from neoxargs.train.process import memory
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track.against_plan import EVALUATION, SAVING, Spent
+from neoxargs.train.track.time_spent import EVALUATION, SAVING, Spent
 from neoxargs.train.track.tracker import Comparison, Evaluation, Outcome, SpikeEvent, Step
 from neoxargs.train.track.trackers import Trackers
 

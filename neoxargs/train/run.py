@@ -57,13 +57,13 @@ from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track import Run, Tracker, metrics
-from neoxargs.train.track.against_plan import Spent
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import ProgressBar
 from neoxargs.train.track.report_page import Page
 from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.tensorboard import TensorBoard
+from neoxargs.train.track.time_spent import Spent
 from neoxargs.train.track.trackers import Trackers
 from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 

@@ -1,30 +1,16 @@
-"""Where the time of a run goes, beside what was planned: in the log, in metrics.jsonl and in report.html.
-
-Measured on the main rank by the host's clock, without waiting for a GPU: the steps, and in them the time until a batch
-is there; saving, evaluation, and the rest between the steps. What remains of a step is computation and messages, which
-are measured apart on CPUs only: on GPUs, both are queued, and only a profiler can tell them apart.
-"""
+"""The time of a run beside what was planned: in the log, in metrics.jsonl and in report.html."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from neoxargs.base.text import format_duration, format_number
-from neoxargs.files.metrics import LEAST, WARM_UP
-from neoxargs.targets.planned import Planned
-from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.process import messages
-from neoxargs.train.track.tracker import Comparison, Step
+from neoxargs.train.track.panel import panel
+from neoxargs.train.track.time_spent import BOTH, COMPUTE, DATA, EVALUATION, IN_MESSAGES, MESSAGES, OTHER, SAVING
+from neoxargs.train.track.tracker import Comparison
 
-DATA, SAVING, EVALUATION, OTHER = "waiting for data", "saving", "evaluation", "between steps"
-COMPUTE, MESSAGES, BOTH = "compute", "messages", "compute and messages"
-#: Steps after which the run is first compared, besides those of WARM_UP.
-STEPS = 20
 #: The share of the time from which a part that is not planned is named in the log.
 NAMED = 0.01
 #: What takes longer than planned -> what to do about it.
@@ -35,97 +21,6 @@ ADVICE = {
     OTHER: "look for trackers and disks that are slow to write to",
 }
 LEARN = "`deepy plan --learn RUN --write NAME.rates.yml` finds the rates of this machine (docs/plan.md)"
-#: The parts of a plan that a rank spends in messages: a stage of a pipeline waits for those of others.
-IN_MESSAGES = ("messages", "bubble")
-
-
-class Spent:
-    """Adds up where the time goes, and compares it with the plan.
-
-    tokens_per_sample: of the run. is_idle: whether the device has nothing left to compute; None if computation is not
-    queued. A batch that arrives while it is still computing has delayed nothing. with_messages: whether messages are
-    measured.
-    """
-
-    def __init__(
-        self,
-        planned: Planned | None = None,
-        tokens_per_sample: int = 0,
-        is_idle: Callable[[], bool] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        with_messages: bool = False,
-    ) -> None:
-        self.planned, self.tokens_per_sample, self.is_idle, self.clock = planned, tokens_per_sample, is_idle, clock
-        self.with_messages, self.read, self.between = with_messages, 0, False
-        self._begin()
-
-    def _begin(self) -> None:
-        self.began, self.steps, self.in_steps, self.parts = self.clock(), 0, 0.0, Counter[str]()
-
-    @contextmanager
-    def on(self, part: str) -> Iterator[None]:
-        """Within this, time is spent on a part of a run outside of its steps."""
-        began, self.between = self.clock(), True
-        yield
-        self.parts[part] += self.clock() - began  # type: ignore[assignment]
-        self.between = False
-
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Within this, messages are measured if they can be."""
-        with messages.timed(self._in_message, self.clock) if self.planned and self.with_messages else nullcontext():
-            yield
-
-    def _in_message(self, seconds: float) -> None:
-        if not self.between:
-            self.parts[MESSAGES] += seconds  # type: ignore[assignment]
-
-    def waiting(self, batches: Iterator[MicroBatch] | None) -> Iterator[MicroBatch] | None:
-        """Return the same batches, with the time until each is there counted."""
-        return self._waiting(batches) if batches and self.planned else batches
-
-    def _waiting(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        while True:
-            began = self.clock()
-            batch = next(batches)
-            if self.is_idle is None or self.is_idle():
-                self.parts[DATA] += self.clock() - began  # type: ignore[assignment]
-            yield batch
-
-    def after(self, step: Step) -> Comparison | None:
-        """Count a step; return the comparison after the first STEPS that count.
-
-        Steps at the start do not count, nor those of a ramp, which have other batches than the planned one.
-        """
-        if not self.planned:
-            return None
-        self.read += 1
-        if (
-            self.read <= WARM_UP
-            or step.length is not None
-            or step.batch * self.tokens_per_sample != self.planned.tokens
-        ):
-            self._begin()
-            return None
-        self.steps += 1
-        self.in_steps += step.seconds
-        return self.compared(step.iteration) if self.steps == STEPS else None
-
-    def compared(self, iteration: int) -> Comparison | None:
-        """Return the comparison of all steps that count so far; None if they are too few."""
-        if not self.planned or self.steps < LEAST:
-            return None
-        total, parts = self.clock() - self.began, self.parts
-        computed = max(0.0, self.in_steps - parts[DATA] - parts[MESSAGES])
-        is_alone = not self.planned.parts.keys() & IN_MESSAGES
-        spent = {
-            **({COMPUTE: computed, MESSAGES: parts[MESSAGES]} if self.with_messages else {}),
-            **({} if self.with_messages else {COMPUTE if is_alone else BOTH: computed}),
-            **{name: parts[name] for name in (DATA, SAVING, EVALUATION)},
-            OTHER: max(0.0, total - self.in_steps - parts[SAVING] - parts[EVALUATION]),
-        }
-        of_step = {name: seconds / self.steps for name, seconds in spent.items()}
-        return Comparison(iteration, self.steps, of_step, self.planned)
 
 
 def expected(compared: Comparison) -> dict[str, float]:
@@ -188,14 +83,12 @@ def verdict(compared: Comparison) -> str:
     return f"slower than planned, most of it {worst}: {ADVICE.get(worst, LEARN)}"
 
 
+#: Of the section, beside that of a panel.
 STYLE = """
-.against { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin: 12px 0;
-  overflow-x: auto; padding: 12px 18px; }
-.against h2 { font-size: 14px; margin: 0 0 8px; } .against p { color: var(--soft); font-size: 13px; margin: 8px 0 0; }
-.against table { border-collapse: collapse; font-size: 13px; } .against td, .against th { padding: 2px 18px 2px 0; }
-.against th { color: var(--soft); font-weight: 400; text-align: right; }
-.against tr > :first-child { text-align: left; }
-.against td { font-variant-numeric: tabular-nums; text-align: right; }
+.against { margin-top: 12px; } .against p { color: var(--soft); font-size: 13px; margin: 8px 0 0; }
+.against td, .against th { padding: 2px 18px 2px 0; text-align: right; }
+.against th { color: var(--soft); font-weight: 400; } .against tr > :first-child { text-align: left; }
+.against td { font-variant-numeric: tabular-nums; }
 """
 
 
@@ -225,4 +118,4 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
     about += ", ".join(f"{name} {format_duration(each)}" for name, each in found["planned_for"].items())
     about += f". {found['verdict'].capitalize()}."
     table = f"<table><tr>{head}</tr>{body}</table>"
-    return f'<section class="against"><h2>Planned and measured</h2>{table}<p>{escape(about)}</p></section>'
+    return panel("against", "Planned and measured", f"{table}<p>{escape(about)}</p>")

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from neoxargs.train.track.panel import panel
+
 #: Maximum number of answers between the first and the last one that are on the page; metrics.jsonl has all.
 MAX_BETWEEN = 12
 
+#: Of the section, beside that of a panel.
 STYLE = """
-.answers { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin-bottom: 12px;
-  padding: 12px 18px; }
-.answers h2 { font-size: 14px; margin: 0 0 8px; } .answers h3 { color: var(--soft); font-size: 13px; font-weight: 400;
+.answers h3 { color: var(--soft); font-size: 13px; font-weight: 400;
   margin: 8px 0 2px; }
 .answers pre { background: var(--paper); border-radius: 6px; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace;
   margin: 0; overflow-wrap: anywhere; padding: 8px 10px; white-space: pre-wrap; }
@@ -33,7 +34,7 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
         for prompt in prompts
     }
     questions = "".join(_question(prompt, by_iteration) for prompt, by_iteration in answers.items())
-    return f'<section class="answers"><h2>Answers</h2>{questions}</section>' if questions else ""
+    return panel("answers", "Answers", questions) if questions else ""
 
 
 def _question(prompt: str, answers: Sequence[tuple[int, Mapping[str, Any]]]) -> str:

@@ -16,7 +16,7 @@ from neoxargs.base.files import replace_text
 from neoxargs.facts import timeline_page
 from neoxargs.facts.timeline import Timeline
 from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, perplexity, read
-from neoxargs.train.track import against_plan, answers, spikes
+from neoxargs.train.track import against_plan, answers, panel, spikes
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
@@ -121,7 +121,8 @@ def page(
         planned=f"<h2>As configured</h2>\n{planned}" if planned else "",
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
-    return html_page(name, STYLE + timeline_page.STYLE + answers.STYLE + spikes.STYLE + against_plan.STYLE, content)
+    styles = (STYLE, timeline_page.STYLE, panel.STYLE, answers.STYLE, spikes.STYLE, against_plan.STYLE)
+    return html_page(name, "".join(styles), content)
 
 
 def _points(rows: Rows, column: str) -> list[Point]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from neoxargs.train.track.panel import panel
+
 #: The most spikes in the table, the last ones; metrics.jsonl has all.
 MOST = 50
+#: Of the section, beside that of a panel.
 STYLE = """
-.spikes { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin-bottom: 12px;
-  overflow-x: auto; padding: 12px 18px; }
-.spikes h2 { font-size: 14px; margin: 0 0 8px; } .spikes table { border-collapse: collapse; font-size: 13px; }
 .spikes td, .spikes th { border-top: 1px solid var(--line); padding: 4px 14px 4px 0; text-align: left; }
 """
 
@@ -23,7 +23,7 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     head = _row("th", ["iteration", "quantity", "value", "median", "deviations", "where", "samples", "on_spike"])
     body = "".join(_row("td", _cells(row)) for row in found[-MOST:])
-    return f'<section class="spikes"><h2>Spikes: {len(found)}</h2><table>{head}{body}</table></section>\n'
+    return panel("spikes", f"Spikes: {len(found)}", f"<table>{head}{body}</table>")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
