@@ -19,6 +19,17 @@ class Length(NamedTuple):
     """`iteration`, `sample`, `token` or `share`: of the run."""
 
 
+def is_one_iteration(given: Any) -> bool:
+    """Return whether a length is `1`, one iteration, which is easily mistaken for `1.0`, the whole run."""
+    return isinstance(given, int) and given == 1 and given is not True
+
+
+def order_hint(given: Any) -> str:
+    """Return what to do about the end of a phase that is not after the end of the phase before it."""
+    whole = "1 is one iteration: write 1.0 or 100% for the end of the run, or remove until"
+    return whole if is_one_iteration(given) else "put the phases in the order of their ends"
+
+
 def length(given: Any) -> Length | None:
     """Return what is given as a length; None if it is none."""
     text = f"{100 * given:.10f}%" if isinstance(given, float) and given <= 1 else str(given).removesuffix(".0")

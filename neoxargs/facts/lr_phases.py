@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
-from neoxargs.facts.length_units import UNITS
+from neoxargs.facts.length_units import UNITS, order_hint
 from neoxargs.facts.lengths import Sizes, iterations
 from neoxargs.facts.mistakes import Mistakes, wrong_keys
 
@@ -50,7 +50,7 @@ def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
             found.append(phase)
         elif "until" in given:
             what = f"until ({phase.until:,} iterations) must be after the end of the phase before it ({begin:,})"
-            problems.append((number, what, "put the phases in the order of their ends"))
+            problems.append((number, what, order_hint(given["until"])))
             break
         else:
             what = f"until ({begin:,} iterations) must be before the end of the run ({sizes.iterations:,}), where the "

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from neoxargs.base.problems import Problem, did_you_mean
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.data import added
-from neoxargs.facts.length_units import UNITS
+from neoxargs.facts.length_units import UNITS, order_hint
 from neoxargs.facts.lengths import Sizes, samples
 from neoxargs.facts.lr_phases import CONSTANT, LEFT
 from neoxargs.facts.mistakes import Mistakes, wrong_keys
@@ -192,7 +192,7 @@ def phases(listed: Sequence[Any], sources: int, sizes: Sizes) -> list[Phase]:
         until = samples(given["until"], sizes) if "until" in given else None
         if until and found and until <= (found[-1].until or 0):
             what = f"until ({until:,} samples) must be after the end of the phase before it ({found[-1].until:,})"
-            problems.append((name, what, "put the phases in the order of their ends"))
+            problems.append((name, what, order_hint(given["until"])))
             break
         style, temperature = given.get("style", CONSTANT), float(given.get("temperature", 1))
         found.append(Phase(style, until, given.get("weights"), temperature))

@@ -39,10 +39,11 @@ class Data(Group, origin="NeoX", effect="data"):
 
     train_data_mixture: list[dict[str, Any]] | None = param(None, ours=True)
     """Phases with different weights of the training datasets, as a list of `{until, weights, style}`. `until` counts
-    iterations (`2000`), a share of the run (`60%`), tokens (`20B tokens`) or samples (`5M samples`); the last phase
-    ends with the run. A phase has its weights from its beginning (`constant`), or moves to them from those before it
-    along a curve (`linear`, `cosine`, `exponential`, `minus_sqrt`). In place of weights, `temperature: T` gives each
-    dataset the weight of its size to the power 1/T. Each dataset is read pass by pass."""
+    iterations (`2000`), a share of the run (`60%`), tokens (`20B tokens`) or samples (`5M samples`); `1` is one
+    iteration, `1.0` the whole run; the last phase ends with the run. A phase has its weights from its beginning
+    (`constant`), or moves to them from those before it along a curve (`linear`, `cosine`, `exponential`, `minus_sqrt`).
+    In place of weights, `temperature: T` gives each dataset the weight of its size to the power 1/T. Each dataset is
+    read pass by pass."""
 
     train_data_max_epochs: Positive | list[Positive | None] | None = param(None, ours=True)
     """How often each training dataset is read at most, as one number or a list with one entry (null for no limit) for

@@ -40,8 +40,9 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     lr_schedule: list[dict[str, Any]] | None = param(None, ours=True, origin="NeoX")
     """The schedule as a list of phases, in place of `lr_decay_style`, `lr_decay_iters`, `warmup` and `min_lr`. Each has
     a `style` (`constant`, `linear`, `cosine`, `exponential`, `minus_sqrt`, `inverse-square-root`), its end `until`
-    (iterations, a share of the run such as `0.3` or `30%`, `20B tokens` or `5M samples`; the last ends with the run by
-    default), and the rates `from` (by default, that of the phase before it, or `lr`) and `to`."""
+    (iterations, a share of the run such as `0.3` or `30%`, `20B tokens` or `5M samples`; `1` is one iteration, `1.0`
+    the whole run; the last ends with the run by default), and the rates `from` (by default, that of the phase before
+    it, or `lr`) and `to`."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""

@@ -8,6 +8,7 @@ from typing import Any
 from neoxargs.base.problems import listed
 from neoxargs.facts import lr_phases
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.length_units import is_one_iteration
 from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mistakes import Mistakes
@@ -278,20 +279,22 @@ def lr_schedule_reaches_the_end_of_the_run(
     seq_length: int,
 ) -> Finding | None:
     """After its last phase, the learning rate stays where it is. If that is 0, the rest of the run takes time, but
-    changes no weight.
+    changes no weight. A decay of one iteration, until: 1, is meant to be one of the whole run, until: 1.0.
 
         lr_schedule: [{style: linear, until: 1, from: 0, to: 0.001}, {style: cosine, until: 50, to: 0}]
         train_iters: 1000
     """
     sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-    found = _valid_phases(lr_schedule, lr, sizes)
+    found, about = _valid_phases(lr_schedule, lr, sizes), ["lr_schedule", "train_iters"]
+    decays = len(found) == 1 < train_iters and found[0].start > found[0].end
+    if lr_schedule and decays and is_one_iteration(lr_schedule[0].get("until")):
+        what = f"the only phase of lr_schedule ends after 1 of {train_iters} iterations"
+        return warn(what, "write until: 1.0 for the whole run, or remove until", about)
     if not found or found[-1].until >= train_iters or found[-1].end > 0:
         return None
     left = train_iters - found[-1].until
     what = f"the learning rate is 0 in the last {left} of {train_iters} iterations, after the phases of lr_schedule"
-    return warn(
-        what, "remove until from the last phase, which then ends with the run", about=["lr_schedule", "train_iters"]
-    )
+    return warn(what, "remove until from the last phase, which then ends with the run", about)
 
 
 @check

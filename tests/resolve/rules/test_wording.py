@@ -24,6 +24,8 @@ PAIRS = "train_impl: dpo, dataset_impl: pairwise, pos_train_data_paths: [a], neg
 WITHOUT_A_BATCH = ("gradient_accumulation_steps: 2", "train_batch_size: 4")
 CASES = [
     *WITHOUT_A_BATCH,
+    "lr_schedule: [{style: linear, until: 10, from: 0, to: 0.001}, {style: cosine, until: 1, to: 0.0001}]",
+    "lr_schedule: [{style: cosine, until: 1, to: 0.0001}]",
     "{data_path: [3, a, 1, b], train_data_mixture: [{until: 10, weights: [1, 1]}, {until: 20%, weights: [1, 2]}]}",
     "{data_path: [a, b], train_data_mixture: [{until: 100, weights: [1, 1]}, {weights: [1, 2]}]}",
     "{data_path: [a, b], weight_by_num_documents: true, train_data_mixture: [{weights: {a: 1, b: 2}}]}",
