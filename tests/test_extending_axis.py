@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ADDED = {
     "neoxargs/registry/parallel.py": (
         "    world_size: Count = param(derived=True",
-        "    context_parallel_size: Count = param(1, ours=True)\n"
-        '    """Number of consecutive data parallel ranks that divide a sequence."""\n\n',
+        "    depth_parallel_size: Count = param(1, ours=True)\n"
+        '    """Number of consecutive data parallel ranks of a group."""\n\n',
     ),
     "neoxargs/train/process/mesh.py": (
-        "    expert: Axis = ALONE\n", "    context: Axis = ALONE\n    context_data: Axis = ALONE\n",
+        "    expert: Axis = ALONE\n", "    depth: Axis = ALONE\n    depth_data: Axis = ALONE\n",
     ),
 }  # fmt: skip
 TEST = '''"""The axis has groups, and nothing communicates over them."""
@@ -36,9 +36,9 @@ from tests.support.trials import Trial, curves
 def neighbours() -> list[list[int]]:
     found = []
     for tensor in (1, 2):
-        mesh = build_mesh(small(context_parallel_size=2, model_parallel_size=tensor).parallel)
-        found.append(dist.get_process_group_ranks(mesh.context.group))
-        assert (mesh.context.size, mesh.context_data.size) == (2, 2 // tensor)
+        mesh = build_mesh(small(depth_parallel_size=2, model_parallel_size=tensor).parallel)
+        found.append(dist.get_process_group_ranks(mesh.depth.group))
+        assert (mesh.depth.size, mesh.depth_data.size) == (2, 2 // tensor)
         destroy_groups()
     return found
 
@@ -50,7 +50,7 @@ def test_its_groups() -> None:
 
 
 def test_losses_are_equal() -> None:
-    found = curves({2: {"without": Trial(), "with": Trial({"context_parallel_size": 2})}}, 3)
+    found = curves({2: {"without": Trial(), "with": Trial({"depth_parallel_size": 2})}}, 3)
     assert found["with"] == found["without"]
 '''
 
@@ -64,7 +64,7 @@ def test_an_axis_without_effect(tmp_path: Path) -> None:
         assert name.removeprefix("neoxargs/") in section
         insert(folder / name, at, lines, "")
     mesh = folder / "neoxargs/train/process/mesh.py"
-    insert(mesh, '{"expert": parallel.moe_expert_parallel_size', "", ', "context": parallel.context_parallel_size')
+    insert(mesh, '"context": parallel.context_parallel_size', "", ', "depth": parallel.depth_parallel_size')
     (folder / "tests/train/process/test_axis.py").write_text(TEST)
     tests = ["tests/train/process/test_axis.py", "tests/train/process/test_mesh.py"]
     run(folder, "-m", "pytest", "-n", "2", *tests)

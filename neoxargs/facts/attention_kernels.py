@@ -244,7 +244,8 @@ def stored_pairs(config: Config, place: Place) -> list[Stored]:
         groups.setdefault((choice.kernel, choice.why), []).append(choice)
     recomputed, pipe = config.recompute.checkpoint_activations is True, stages(config.parallel.pipe_parallel_size)
     square, batch = config.shape.seq_length**2, sequences_per_micro_batch(config)
-    heads = config.shape.num_attention_heads // config.parallel.model_parallel_size
+    divided = config.parallel.model_parallel_size * config.parallel.context_parallel_size
+    heads = config.shape.num_attention_heads // divided
     found = []
     for (kernel, _), [choice, *others] in groups.items():
         asked, layers = choice.asked, 1 if recomputed else -(-(1 + len(others)) // pipe)

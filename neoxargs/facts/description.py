@@ -26,7 +26,8 @@ from neoxargs.facts.weight_decay import WeightDecay
 def factors(config: Config) -> str:
     layout = Layout.of(config)
     engine = "" if config.parallel.pipe_parallel_size else " (no pipeline engine)"
-    return f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}{engine}"
+    context = f" x context {layout.context}" if layout.context > 1 else ""
+    return f"tensor {layout.tensor}{context} x pipeline {layout.pipe} x data {layout.data}{engine}"
 
 
 def describe(config: Config) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ class GradientSum(Record):
 def gradient_sum(config: Config, ours: bool = True) -> GradientSum:
     """Return how train.py sums the gradients of a configuration over data parallel ranks; ours: False for DeepSpeed."""
     zero, precision, kind = config.zero_optimization, config.precision.precision, config.optimizer.type or ""
-    ranks, pipelined = Layout.of(config).data, config.parallel.pipe_parallel_size >= 1
+    ranks, pipelined = Layout.of(config).with_same_weights, config.parallel.pipe_parallel_size >= 1
     own = {"bfloat16": "bf16"}.get(precision, precision)
     chosen = zero.stage if isinstance(zero.stage, int) else 0  # a list of stages that the autotuner tries
     stage = chosen or int(own != "fp32" and not is_onebit(kind) and (ours or pipelined))

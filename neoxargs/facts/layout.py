@@ -1,7 +1,7 @@
 """The layout of a run: the ranks of every pipeline stage and replica, and the layers of every stage.
 
-DeepSpeed and megatron-core number ranks in the same way: tensor parallel rank innermost, then data parallel rank, then
-pipeline stage.
+DeepSpeed and megatron-core number ranks in the same way: tensor parallel rank innermost, then context and data parallel
+rank, then pipeline stage.
 """
 
 from __future__ import annotations
@@ -28,32 +28,42 @@ def stages(pipe_parallel_size: int) -> int:
     return max(pipe_parallel_size, 1)
 
 
-def ranks_of_replica(model_parallel_size: int, pipe_parallel_size: int) -> int:
-    """Return the number of ranks of one replica of the model. A model_parallel_size of 0 means 1."""
-    return max(model_parallel_size, 1) * stages(pipe_parallel_size)
+def ranks_of_replica(model_parallel_size: int, pipe_parallel_size: int, context_parallel_size: int = 1) -> int:
+    """Return the number of ranks that process a sample together. A model_parallel_size of 0 means 1."""
+    return max(model_parallel_size, 1) * stages(pipe_parallel_size) * context_parallel_size
 
 
 class Layout(NamedTuple):
-    """The sizes of tensor, pipeline and data parallelism."""
+    """The sizes of tensor, pipeline, data and context parallelism."""
 
     tensor: int
     pipe: int
     """Number of pipeline stages; 1 without the pipeline engine."""
     data: int
+    """Number of replicas, which process different samples."""
+    context: int = 1
 
     @classmethod
     def of(cls, config: Config) -> Layout:
         tensor, pipe = config.parallel.model_parallel_size, config.parallel.pipe_parallel_size
-        return cls(tensor, stages(pipe), config.parallel.world_size // ranks_of_replica(tensor, pipe))
+        context = config.parallel.context_parallel_size
+        replicas = config.parallel.world_size // ranks_of_replica(tensor, pipe, context)
+        return cls(tensor, stages(pipe), replicas, context)
 
     @property
     def ranks(self) -> int:
-        return self.tensor * self.pipe * self.data
+        return self.tensor * self.pipe * self.data * self.context
+
+    @property
+    def with_same_weights(self) -> int:
+        """Number of ranks over which gradients are summed, and among which ZeRO partitions."""
+        return self.data * self.context
 
     def group(self, stage: int, replica: int) -> range:
-        """Return the tensor parallel group of one stage of one replica."""
-        first = (stage * self.data + replica) * self.tensor
-        return range(first, first + self.tensor)
+        """Return the ranks of one stage of one replica."""
+        size = self.tensor * self.context
+        first = (stage * self.data + replica) * size
+        return range(first, first + size)
 
 
 def tensor_ranks_together(size: int, slots: Iterable[int]) -> int:

@@ -276,7 +276,10 @@ def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str],
     cpu, present = device(environ, dev) == "cpu", installed_devices(dev)
     _refuse_absent(environ, present)
     if cpu or not present:
-        _refuse_too_many(replica, filters.where, "global_num_gpus", "model_parallel_size", "pipe_parallel_size")
+        _refuse_too_many(
+            replica, filters.where, "global_num_gpus", "model_parallel_size", "pipe_parallel_size",
+            "context_parallel_size",
+        )  # fmt: skip
     if cpu:
         return _local_processes(filters, replica)
     visible, count = _visible_numbers(environ, dev), filters.num_gpus

@@ -93,7 +93,7 @@ def _planned(plan: Plan | None) -> Planned | None:
     if plan.target.device.kind == "cpu" and not rates:
         return None
     parts = {
-        "compute": speed.compute, "messages": speed.tensor + speed.pipe + speed.data + speed.experts,
+        "compute": speed.compute, "messages": speed.tensor + speed.pipe + speed.data + speed.experts + speed.context,
         "bubble": speed.bubble, "optimizer": speed.optimizer, "other losses": speed.lost,
     }  # fmt: skip
     spent = {name: seconds for name, seconds in parts.items() if seconds}

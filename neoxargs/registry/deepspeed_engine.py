@@ -37,7 +37,7 @@ class Gradients(Group, origin="DSC", effect="engine"):
     seq_parallel_communication_data_type: CommunicationType | None = param(
         "fp32",
         effect="none",
-        no_effect_reason="it is used only with sequence_parallel_size, which train.py does not support",
+        no_effect_reason="it is for DeepSpeed's own sequence parallelism, which train.py does not use",
     )
     """Data type used to communicate gradients among sequence parallel ranks."""
 
@@ -85,18 +85,6 @@ class Engine(Group, origin="DSC", effect="engine"):
 
     zero_force_ds_cpu_optimizer: bool = param(True)
     """With the optimizer's state on the CPU, refuse optimizers other than DeepSpeed's own CPU ones."""
-
-    sequence_parallel_size: Count = param(
-        1,
-        effect="not built",
-        refused=(
-            "DeepSpeed would divide each sequence among ranks, but only a model whose attention exchanges heads "
-            "through DeepSpeed's DistributedAttention computes the same result, and deepy's attention does not"
-        ),
-        instead="to divide activations along the sequence, set model_parallel_size and sequence_parallel: true",
-    )
-    """Number of ranks among which each sequence is divided (Ulysses), for models without a parallel layout of their
-    own. Not the same as `sequence_parallel`, which shards activations across the tensor parallel ranks."""
 
     use_data_before_expert_parallelism: bool = param(
         False,

@@ -7,7 +7,7 @@ from neoxargs.registry.types import Count, Natural
 
 
 class Parallel(Group, origin="Meg", effect="layout"):
-    """Tensor, pipeline and sequence parallelism; the remaining ranks are data parallel."""
+    """Tensor, context, pipeline and sequence parallelism; the remaining ranks are data parallel."""
 
     pipe_parallel_size: Natural = param(0, megatron="pipeline-model-parallel-size")
     """Number of pipeline stages; each holds consecutive layers. 1 uses the pipeline engine with a single stage. 0 uses
@@ -17,6 +17,15 @@ class Parallel(Group, origin="Meg", effect="layout"):
     """Number of tensor parallel ranks; each weight matrix is divided into this many shards. Must divide
     `num_attention_heads`, and should not exceed the number of GPUs in one machine, because every layer communicates. 0
     means 1."""
+
+    context_parallel_size: Count = param(
+        1, ours=True, megatron="context-parallel-size", aliases="sequence_parallel_size"
+    )
+    """Number of ranks among which each sequence is divided: each computes the layers for its part of the positions.
+    Within attention, each has all positions and a part of the heads (DeepSpeed-Ulysses). For sequences whose
+    activations do not fit on one rank. The results are the same. Must divide `seq_length` and the attention heads of a
+    tensor parallel rank; key and value heads are copied if there are fewer. `sequence_parallel_size` is DeepSpeed's
+    name. Not the same as `sequence_parallel`, which divides activations among the tensor parallel ranks."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

@@ -28,7 +28,8 @@ def resolved(drafted: Draft, gpus: int | None) -> tuple[Config, list[Problem]]:
 def fitting_gpus(drafted: Draft) -> int:
     """Return a number of GPUs on which the files resolve without further errors; the ranks of one replica if none."""
     values = {name: value.value for name, value in drafted.values.items()}
-    replica = ranks_of_replica(values.get("model_parallel_size", 1), values.get("pipe_parallel_size", 0))
+    sizes = ("model_parallel_size", 1), ("pipe_parallel_size", 0), ("context_parallel_size", 1)
+    replica = ranks_of_replica(*(values.get(name, default) for name, default in sizes))
     if drafted.problems:  # the caller raises them
         return replica
     # Batch sizes may be divisible by some numbers of replicas only; these are common in published configurations.

@@ -91,6 +91,8 @@ def find_hosts(
         return assumed_nodes(gpus, runner)
     if replica is None:
         parallel = values.group(Parallel)
-        replica = ranks_of_replica(parallel.model_parallel_size, parallel.pipe_parallel_size)
+        replica = ranks_of_replica(
+            parallel.model_parallel_size, parallel.pipe_parallel_size, parallel.context_parallel_size
+        )
         replica = parallel.global_num_gpus if values.is_set("global_num_gpus") else replica
     return resources(runner, replica, environ, values.place)

@@ -52,13 +52,15 @@ def run(arguments: RankArguments) -> None:
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     data = build_datasets(config, tokenizer, mesh, process.local_rank, ["validation"]) if reads_data(config) else None
-    trainer, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
+    json = without_training(arguments.deepspeed, arguments.config.parallel.context_parallel_size)
+    trainer, checkpoint = load_model(config, json, tokenizer, mesh, process)
     scorer = Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu)
+    count = micro_batches(arguments.config)
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
         sets = validation_sets(config.data.validation)
         for part in [each.part for each in sets] or ["validation"]:
-            results[part] = perplexity(scorer, data, micro_batches(config), tokenizer, part).to_json()
+            results[part] = perplexity(scorer, data, count, tokenizer, part).to_json()
         if sets:
             mean = mean_loss(sets, {each.name: results[each.part]["loss"] for each in sets})
             results["validation"] = {"loss": mean, "perplexity": metrics.perplexity(mean)}
@@ -84,6 +86,14 @@ def for_evaluation(config: Config) -> Config:
             hint = "set data_path or text_path to compute perplexity, or eval_tasks to run lm_eval tasks"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
+    ranks, iters = config.parallel.context_parallel_size, config.training.eval_iters
+    steps = config.batch.gradient_accumulation_steps
+    if iters * steps % ranks:
+        what = f"eval_iters ({iters}) x gradient_accumulation_steps ({steps}) must be a "
+        what += f"multiple of context_parallel_size ({ranks}): each of these ranks evaluates other samples"
+        hint = f"set eval_iters to a multiple of {ranks}"
+        about = ("eval_iters", "context_parallel_size")
+        raise Problems(Problem(what, hint=hint, id="evaluation-not-divided", about=about))
     return for_generation(_without_preferences(config))
 
 
@@ -104,8 +114,10 @@ def reads_data(config: Config) -> bool:
 
 
 def micro_batches(config: Config) -> int:
-    """Return the number of micro batches per data parallel rank."""
-    return config.training.eval_iters * config.batch.gradient_accumulation_steps
+    """Return the number of micro batches per rank. config: of training, whose context parallel ranks divide them."""
+    return (
+        config.training.eval_iters * config.batch.gradient_accumulation_steps // config.parallel.context_parallel_size
+    )
 
 
 @dataclass

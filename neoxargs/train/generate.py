@@ -29,7 +29,8 @@ def run(arguments: RankArguments) -> None:
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    trainer, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
+    json = without_training(arguments.deepspeed, arguments.config.parallel.context_parallel_size)
+    trainer, _ = load_model(config, json, tokenizer, mesh, process)
     generator = make_generator(trainer, config, tokenizer, mesh, process)
     options = config.generation
     if options.text_gen_type == "chat":

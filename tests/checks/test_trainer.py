@@ -90,7 +90,6 @@ OTHER: dict[str, Any] = {
     "curriculum_learning.enabled": True,
     "checkpoint.writer.io_multiplier": 2,
     "checkpoint.writer.type": "MOCK",
-    "sequence_parallel_size": 2,
     "tensor_parallel.autotp_size": 2,
     "weight_quantization.quantized_initialization": {"num_bits": 8},
     "zero_optimization.mics_shard_size": 2,
@@ -157,9 +156,9 @@ def test_every_refused_layer_and_optimizer_of_torch_has_a_reason() -> None:
 
 
 def test_a_reason_is_followed_by_what_to_write_instead() -> None:
-    (problem,) = trainer_problems(configure("sequence_parallel_size: 2"))
-    assert problem.what.startswith("sequence_parallel_size (2) is not supported by train.py: DeepSpeed would divide")
-    assert problem.hint.startswith("remove sequence_parallel_size; to divide activations along the sequence, set ")
+    (problem,) = trainer_problems(configure("managed_gradient_accumulation: false"))
+    assert problem.what.startswith("managed_gradient_accumulation (false) is not supported by train.py: the training ")
+    assert problem.hint.startswith("remove managed_gradient_accumulation; set the micro batches of a step with ")
 
 
 def test_a_layer_that_does_not_exist_is_one_problem() -> None:

@@ -75,7 +75,6 @@ def test_deepspeed_reads_every_top_level_key_that_is_sent_to_it(notes: Spy) -> N
     elsewhere = {
         "deepspeed_extra_args",  # taken apart before it is sent
         "fp32_allreduce",  # older versions read it; newer ones read communication_data_type
-        "sequence_parallel_size",  # read only where processes have been started
     }
     assert names - notes.asked == elsewhere, version_note()
 

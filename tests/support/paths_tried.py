@@ -202,7 +202,7 @@ NOT_TRIED = {
     "it selects modules as leaf_module.names does, which is tried": (
         f"{Z}leaf_module.classes {Z}leaf_module.name_suffixes"
     ),
-    "only runs with the same number of ranks are compared": "global_num_gpus",
+    "only runs with the same number of ranks are compared": "context_parallel_size global_num_gpus",
     "the layers take minutes to compile": "compile_layers",
 }
 

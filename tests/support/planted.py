@@ -183,6 +183,59 @@ def a_wrong_backward_pass() -> None:
             each.backward = staticmethod(lambda ctx, *gradients, backward=backward: _halved(backward(ctx, *gradients)))
 
 
+def positions_that_begin_in_each_shard() -> None:
+    from neoxargs.train.parallel.layers import Ranks
+
+    Ranks.positions = property(lambda self: self.sequence)
+
+
+def heads_of_another_rank() -> None:
+    from neoxargs.train.parallel.layers import Ranks
+    from neoxargs.train.process.mesh import Axis
+
+    right: Any = Ranks.heads.fget
+    Ranks.heads = property(lambda self: Axis(right(self).size, (right(self).rank + 1) % right(self).size))
+
+
+def a_loss_averaged_per_shard() -> None:
+    from dataclasses import replace
+
+    from neoxargs.train.losses.cross_entropy import Loss
+    from neoxargs.train.parallel.communicate import shard_of_positions
+    from neoxargs.train.process.mesh import ALONE
+
+    right = Loss.__call__
+
+    def averaged(self: Any, readout: Any, batch: Any) -> Tensor:
+        own = replace(batch, labels=shard_of_positions(batch.labels, self.context))
+        return right(replace(self, context=ALONE), readout, own)
+
+    Loss.__call__ = averaged
+
+
+def no_gradient_from_other_shards() -> None:
+    from neoxargs.train.parallel import communicate
+
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        own = [torch.zeros_like(part) for part in gradient.chunk(ctx.axis.size, dim=1)]
+        own[ctx.axis.rank] = gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank]
+        return communicate._to_positions(torch.cat(own, dim=1), ctx.axis), None
+
+    communicate._ToHeads.backward = staticmethod(backward)
+
+
+def documents_that_begin_in_each_shard() -> None:
+    from neoxargs.train.model import embedding
+
+    right = embedding.document_starts
+
+    def starts(tokens: Tensor, eod: int) -> Tensor:
+        half = tokens.shape[1] // 2
+        return torch.cat((right(tokens[:, :half], eod), right(tokens[:, half:], eod) + half), dim=1)
+
+    embedding.document_starts = starts
+
+
 def _halved(gradients: Any) -> Any:
     first, *rest = gradients
     return first * 0.5, *rest
@@ -195,6 +248,8 @@ FAULTS = {
         router_losses_of_another_size, dropout_in_evaluation, a_frozen_layer_moves, no_sum_over_replicas,
         a_leaking_mask, a_mask_that_leaks_one_token, small_faults,
         labels_are_the_tokens_themselves, a_wrong_backward_pass,
+        positions_that_begin_in_each_shard, heads_of_another_rank, a_loss_averaged_per_shard,
+        no_gradient_from_other_shards, documents_that_begin_in_each_shard,
     )
 }  # fmt: skip
 

@@ -425,8 +425,3 @@ def tracked(name: str) -> Callable[[Reading, Option], None]:
         reading.set_from(option, name)
 
     return read
-
-
-def one_only(reading: Reading, option: Option) -> None:
-    if option.text != "1":
-        reading.leave_out(option)

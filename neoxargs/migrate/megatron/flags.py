@@ -52,8 +52,6 @@ SPECIAL: dict[str, Row] = {
     **{flag: Row(_renamed(name), name) for flag, name in _DATA["renamed"].items()},
     "pipeline-model-parallel-size": Row(computed_flags.pipeline, "pipe_parallel_size"),
     "deepspeed-config": Row(computed_flags.deepspeeds_file),
-    "context-parallel-size": Row(computed_flags.one_only),
-    "ds-sequence-parallel-size": Row(computed_flags.one_only),
     "data-parallel-sharding-strategy": Row(computed_flags.choice("zero_optimization.stage", SHARDING)),
     "ffn-hidden-size": Row(computed_flags.ffn_width, "intermediate_size"),
     "group-query-attention": Row(computed_flags.query_groups, takes="nothing"),

@@ -144,7 +144,7 @@ def _more_zero(config: Config) -> Iterator[Changes]:
     # DeepSpeed's pipeline engine supports ZeRO 0 and 1 only.
     highest = 1 if config.parallel.pipe_parallel_size else 3
     for stage in range(config.zero_optimization.stage + 1, highest + 1):
-        if Layout.of(config).data > 1:
+        if Layout.of(config).with_same_weights > 1:
             yield {"zero_optimization.stage": stage}
 
 

@@ -14,7 +14,7 @@ from neoxargs.runs.run_spec import RunSpec
 
 
 class RankPlacement(NamedTuple):
-    """Host, slot and coordinates (tensor, pipe, data) of one rank."""
+    """Host, slot and coordinates (tensor, context, pipe, data) of one rank."""
 
     rank: int
     host: str
@@ -22,15 +22,17 @@ class RankPlacement(NamedTuple):
     tensor: int
     pipe: int
     data: int
+    context: int
 
 
 def rank_placements(resources: Resources, layout: Layout) -> Iterator[RankPlacement]:
-    """Yield all ranks in order: tensor parallel rank innermost, then data parallel, pipeline stage outermost."""
+    """Yield all ranks in order: tensor parallel rank innermost, then context, data, pipeline stage outermost."""
     slots = ((host, slot) for host, numbers in resources.hosts.items() for slot in numbers)
     for rank, (host, slot) in enumerate(slots):
         rest, tensor = divmod(rank, layout.tensor)
+        rest, context = divmod(rest, layout.context)
         pipe, data = divmod(rest, layout.data)
-        yield RankPlacement(rank, host, slot, tensor, pipe, data)
+        yield RankPlacement(rank, host, slot, tensor, pipe, data, context)
 
 
 def on_hosts(spec: RunSpec, device: Literal["cuda", "cpu"], per_host: int) -> RunSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
@@ -28,12 +29,27 @@ class ActivationSizes:
         return self.config.parallel.model_parallel_size
 
     @cached_property
+    def context(self) -> int:
+        return self.config.parallel.context_parallel_size
+
+    @cached_property
     def tokens(self) -> int:
-        return sequences_per_micro_batch(self.config) * self.config.shape.seq_length
+        """The tokens of a micro batch whose positions this rank has."""
+        return sequences_per_micro_batch(self.config) * self.config.shape.seq_length // self.context
+
+    @cached_property
+    def heads(self) -> int:
+        """The query heads for which this rank computes scores."""
+        return self.config.shape.num_attention_heads // self.tensor // self.context
+
+    @cached_property
+    def copies(self) -> int:
+        """The copies of each key and value head, on as many context parallel ranks."""
+        return self.context // gcd(self.config.shape.num_kv_heads // self.tensor, self.context)
 
     @cached_property
     def hidden(self) -> int:
-        """The residual stream: (batch, seq, hidden)."""
+        """The residual stream: (batch, seq / context ranks, hidden)."""
         return self.tokens * self.config.shape.hidden_size * self.number_size
 
     @cached_property

@@ -98,7 +98,7 @@ def _tables(sizes: ActivationSizes, stage: Stage) -> int:
     if kind == "rpe" and stage.layers:
         return 8 * square
     if kind == "alibi" and stage.layers and sizes.kind == "cuda":
-        return config.shape.num_attention_heads // sizes.tensor * square * alibi_number(sizes)
+        return sizes.heads * square * alibi_number(sizes)
     return 0
 
 
@@ -213,7 +213,8 @@ def _networks(sizes: ActivationSizes, selective: bool) -> int:
 
 def _first_and_last_layers(sizes: ActivationSizes, stage: Stage, recomputed: bool) -> int:
     """Bytes of the first stage's token ids (int64) and embedding dropout, and of the last stage's final norm."""
-    first = sizes.tokens * 8 + (0 if recomputed and _uses_pipeline_engine(sizes) else sizes.mask) if stage.first else 0
+    ids = 8 * sizes.tokens * sizes.context  # of all positions
+    first = ids + (0 if recomputed and _uses_pipeline_engine(sizes) else sizes.mask) if stage.first else 0
     if stage.first and recomputed and _uses_pipeline_engine(sizes) and _keeps_embedding(sizes):
         first += checkpoint(sizes)  # the position layer of the pipeline is checkpointed as well
     if not stage.last:

@@ -29,15 +29,16 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that attention stores: output of the fused projection, and the attention output.
 
     Rotated queries and keys are in one new tensor with the values, and the projection's output is freed. Norms store
-    this output; what they return, or its rotation, is new, as are grouped queries that are only copied. selective: all
-    that is recomputed from the output.
+    this output; what they return, or its rotation, is new, as are grouped queries that are only copied. With context
+    parallelism, the output projection stores what comes back from the other ranks. selective: all that is recomputed
+    from the output.
     """
     config, tensor = sizes.config, sizes.tensor
     shape = config.shape
     queries = sizes.tokens * attention_width(shape) // tensor * sizes.number_size
     group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
-    keys = queries // group
-    stored = queries + 2 * keys + queries
+    keys = queries // group * sizes.copies
+    stored = queries + 2 * keys + queries + (queries if sizes.context > 1 else 0)
     rotary, normed = config.embedding.pos_emb == "rotary", bool(head_norms(config.norm))
     if not selective:
         stored += queries + keys if normed or (rotary and sizes.assumed.projection_kept) else 0
@@ -45,17 +46,18 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     heads = shape.num_attention_heads // tensor
     stored += inside_head_norms(sizes, heads + heads // group, queries + keys if selective else 0)
     log_sum_exp = heads * sizes.tokens * SINGLE  # flash attention stores one per query and head
-    return stored + log_sum_exp + _scores(sizes, heads)
+    return stored + log_sum_exp + _scores(sizes)
 
 
-def _scores(sizes: ActivationSizes, heads: int) -> int:
+def _scores(sizes: ActivationSizes) -> int:
     """Bytes that grow with the square of the sequence: a position bias, or unfused attention.
 
     On a CPU, torch's attention is unfused with dropout, when it stores probabilities, mask and their product, and with
     any mask but the causal one, when it stores the probabilities. On a GPU it stores the bias of `rpe`, one for all
     samples. Scores that the fused kernels cannot compute are stored in fp32, and so are the probabilities.
     """
-    config = sizes.config
+    config, heads = sizes.config, sizes.heads
+    statistics = heads * sequences_per_micro_batch(config) * config.shape.seq_length * SINGLE
     square = heads * config.shape.seq_length**2
     mask = config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" else 0  # one byte per pair of tokens
     batch = sequences_per_micro_batch(config)
@@ -68,9 +70,9 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     chosen = choices(config, Place(sizes.kind))
     unfused = batch * square * score_bytes(chosen[0].asked)
     if not score_rule(config, 0).fused and share_unfused(config, sizes.kind):
-        return round(share_unfused(config, sizes.kind) * (unfused - heads * sizes.tokens * SINGLE))
+        return round(share_unfused(config, sizes.kind) * (unfused - statistics))
     if sizes.kind == "cpu":
-        fused = _share_masked(chosen) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
+        fused = _share_masked(chosen) * (batch * square * sizes.number_size - statistics)
     else:
         fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else _converted_masks(sizes)
     share = share_unfused(config, sizes.kind)

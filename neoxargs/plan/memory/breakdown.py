@@ -218,11 +218,12 @@ def _overhead(config: Config, kind: str, assumed: Assumptions) -> int:
     if kind == "cpu":
         return assumed.bytes_of("process")
     layout = Layout.of(config)
-    # process groups that communicate: tensor, pipeline and data parallel, and the group of all ranks; and the data
-    # parallel ranks that divide the experts, and those that have the same ones
+    # process groups that communicate: tensor, pipeline, context and data parallel, and the group of all ranks; and the
+    # data parallel ranks that divide the experts, and those that have the same ones
     divided = config.parallel.moe_expert_parallel_size
     of_experts = (divided, layout.data // divided) if divided > 1 else ()
-    groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data, layout.ranks, *of_experts))
+    sizes = layout.tensor, layout.pipe, layout.with_same_weights, layout.ranks, layout.context, *of_experts
+    groups = sum(size > 1 for size in sizes)
     buffers: int = groups * assumed.bytes_of("group_buffers")
     return assumed.bytes_of("context") + buffers
 

@@ -57,7 +57,7 @@ class ModelStates:
     @cached_property
     def data_ranks(self) -> int:
         """Number of data parallel ranks, among which ZeRO partitions."""
-        return Layout.of(self.config).data
+        return Layout.of(self.config).with_same_weights
 
     @cached_property
     def partition(self) -> int:

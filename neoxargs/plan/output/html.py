@@ -59,7 +59,8 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     where = f"of stage {fullest.stage.index}, which has the highest peak, " if len(plan.stage_memory) > 1 else ""
     yield _section("Memory", f"per rank {where}in each phase", memory_chart(plan))
     yield _section("Stages", "peak memory per rank in each pipeline stage", stages_chart(plan))
-    layout = f"tensor {plan.layout.tensor} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
+    context = f" x context {plan.layout.context}" if plan.layout.context > 1 else ""
+    layout = f"tensor {plan.layout.tensor}{context} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
     labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
     legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
     yield _section("Ranks", legend, ranks_chart(plan))

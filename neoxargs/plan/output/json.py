@@ -19,8 +19,9 @@ from neoxargs.runs import summary
 
 
 def to_json(plan: Plan, suggestions: Sequence[Suggestion], left_out: Sequence[Problem] = ()) -> dict[str, Any]:
-    """Return the plan. Sizes in bytes, times in seconds; placements: [host, slot, tensor, pipe, data] of each rank.
+    """Return the plan. Sizes in bytes, times in seconds.
 
+    placements: [host, slot, tensor, pipe, data, context] of each rank.
     left_out: what the plan does not contain of another program's script.
     """
     return {

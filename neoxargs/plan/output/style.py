@@ -23,6 +23,7 @@ TIME = {
     "pipeline communication": "#e9c34e",
     "data communication": "#a77bd1",
     "expert communication": "#d1647b",
+    "context communication": "#b0579e",
     "optimizer": "#5aa95a",
     "other losses": "#9a9aa6",
 }

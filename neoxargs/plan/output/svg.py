@@ -59,6 +59,7 @@ def step_chart(plan: Plan) -> str:
         speed.pipe,
         speed.data,
         speed.experts,
+        speed.context,
         speed.optimizer,
         speed.lost,
     )
@@ -89,15 +90,16 @@ def _host(name: str, members: Sequence[RankPlacement], plan: Plan, labelled: boo
     groups = groupby(members, key=lambda placement: (placement.pipe, placement.data))
     drawn = "".join(
         f'<span class="group" style="background: {style.stage_colour(pipe, plan.layout.pipe)}">'
-        f"{''.join(_cell(placement, labelled) for placement in group)}</span>"
+        f"{''.join(_cell(placement, labelled, plan.layout.context > 1) for placement in group)}</span>"
         for (pipe, _), group in groups
     )
     return f'<div class="host"><h3>{escape(name)}</h3><div class="cells">{drawn}</div></div>'
 
 
-def _cell(placement: RankPlacement, labelled: bool) -> str:
-    rank, host, slot, tensor, pipe, data = placement
+def _cell(placement: RankPlacement, labelled: bool, several: bool) -> str:
+    rank, host, slot, tensor, pipe, data, context = placement
     title = f"rank {rank}: {host} slot {slot}, stage {pipe}, replica {data}, tensor parallel rank {tensor}"
+    title += f", context parallel rank {context}" if several else ""
     inside = f"{rank}<small>d{data} t{tensor}</small>" if labelled else ""
     return f'<span class="cell" title="{escape(title)}">{inside}</span>'
 

@@ -92,8 +92,9 @@ def _stages(plan: Plan) -> Iterator[str]:
     yield f"{'stage':<6}{'layers':<9}{'parameters':>11}{'peak':>9}  {'phase':<14}{'ranks':<13}hosts"
     for rank in _listed_stages(plan):
         stage, layers = rank.stage, rank.stage.layers
-        ranks = range(stage.index * plan.layout.tensor * plan.layout.data, plan.layout.ranks)
-        last = ranks[0] + plan.layout.tensor * plan.layout.data - 1
+        in_stage = plan.layout.tensor * plan.layout.with_same_weights
+        ranks = range(stage.index * in_stage, plan.layout.ranks)
+        last = ranks[0] + in_stage - 1
         held = f"{layers[0]}-{layers[-1]}" if layers else "none"
         numbers = f"{ranks[0]}-{last}" if last > ranks[0] else str(last)
         yield (
@@ -181,7 +182,8 @@ def _speed(plan: Plan) -> Iterator[str]:
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,
         "pipeline communication": estimate.pipe, "data communication": estimate.data,
-        "expert communication": estimate.experts, "optimizer": estimate.optimizer, "other losses": estimate.lost,
+        "expert communication": estimate.experts, "context communication": estimate.context,
+        "optimizer": estimate.optimizer, "other losses": estimate.lost,
     }  # fmt: skip
     shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
     yield ", ".join(shares).replace(" %", f"{NO_BREAK_SPACE}%")
@@ -191,7 +193,7 @@ def _communication_volume(plan: Plan) -> Iterator[str]:
     sent = plan.speed.volume
     kinds = {
         "tensor parallelism": sent.tensor, "pipeline": sent.pipe, "data parallelism": sent.data,
-        "expert parallelism": sent.experts, "offloading": sent.host,
+        "expert parallelism": sent.experts, "context parallelism": sent.context, "offloading": sent.host,
     }  # fmt: skip
     volumes = [f"{name} {format_bytes(number)}" for name, number in kinds.items() if number]
     if volumes:

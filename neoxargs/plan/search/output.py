@@ -24,6 +24,7 @@ MEANWHILE = {
     "pipe": "sending activations between stages",
     "data": "reducing gradients or gathering weights",
     "experts": "exchanging tokens with the ranks of their experts",
+    "context": "exchanging positions and heads in attention",
     "optimizer": "updating weights",
     "lost": "lost besides",
 }

@@ -122,9 +122,9 @@ def _on_own_gpus(resolve: Resolve, drafted: Draft) -> RunSpec:
 
 def _replica(drafted: Draft) -> int:
     """Return the number of GPUs of a replica in the configuration's own layout."""
-    sizes = (drafted.values.get(name) for name in ("model_parallel_size", "pipe_parallel_size"))
-    tensor, pipe = (size.value if size and isinstance(size.value, int) else 1 for size in sizes)
-    return ranks_of_replica(tensor, pipe)
+    names = "model_parallel_size", "pipe_parallel_size", "context_parallel_size"
+    sizes = (drafted.values.get(name) for name in names)
+    return ranks_of_replica(*(size.value if size and isinstance(size.value, int) else 1 for size in sizes))
 
 
 def _without_layout(resolve: Resolve, samples: int, gpus: int | None, problems: Problems) -> RunSpec:

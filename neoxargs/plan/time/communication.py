@@ -1,4 +1,4 @@
-"""Messages of one micro batch on a rank of a pipeline stage: within tensor and expert groups, and between stages.
+"""Messages of one micro batch on a rank of a pipeline stage: in tensor, context and expert groups, between stages.
 
 They are the calls of `train/parallel/communicate.py`, `train/losses/cross_entropy.py`, `train/parallel/exchange.py` and
 DeepSpeed's pipeline engine (`runtime/pipe/engine.py`), which between stages sends each tensor parallel rank's share and
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import attention_width
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
@@ -75,6 +76,23 @@ def expert_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
     return Counter({
         Message("all_to_all", copies * config.shape.hidden_size * sizes.number_size): 2 * (forward + 1) * layers,
         Message("all_to_all", config.moe.moe_num_experts * experts.INDEX): forward * layers,
+    })  # fmt: skip
+
+
+def context_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
+    """Return the exchanges of positions for heads, and back, between the context parallel ranks, in a micro batch.
+
+    Queries, keys and values are sent together, and what attention computes is sent back; their gradients likewise.
+    """
+    if sizes.context == 1:
+        return Counter()
+    shape, layers = sizes.config.shape, len(stage.layers)
+    queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
+    keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
+    passes = 3 if recomputed_groups(sizes.config, layers) else 2
+    return Counter({
+        Message("all_to_all", queries + 2 * keys): passes * layers,
+        Message("all_to_all", queries): passes * layers,
     })  # fmt: skip
 
 

@@ -188,7 +188,7 @@ def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
 def _in_steps(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
     """Seconds of attention as products and a softmax one after the other: forward, and forward and backward."""
     config, product = sizes.config, _product_of_scores(sizes)
-    length, heads = config.shape.seq_length, config.shape.num_attention_heads // sizes.tensor
+    length, heads = config.shape.seq_length, sizes.heads
     scores = sequences_per_micro_batch(config) * heads * length * length
     moved = scores * sizes.assumed.score_bytes * sizes.number_size / 2 / rates.memory
     rate = rates.products * _alignment(head_dim(config.shape))
@@ -210,4 +210,4 @@ def _product_of_scores(sizes: ActivationSizes) -> float:
     """Operations of the product of all queries and keys of a rank."""
     config = sizes.config
     pairs = sequences_per_micro_batch(config) * config.shape.seq_length**2
-    return 2.0 * pairs * attention_width(config.shape) / sizes.tensor
+    return 2.0 * pairs * attention_width(config.shape) / (sizes.tensor * sizes.context)

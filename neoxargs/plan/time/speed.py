@@ -29,6 +29,7 @@ from neoxargs.plan.time.communication import (
     Messages,
     Operator,
     bytes_sent,
+    context_messages,
     expert_messages,
     pipeline_messages,
     tensor_messages,
@@ -49,6 +50,8 @@ class CommunicationVolume:
     data: int
     experts: int
     """Tokens sent to the ranks of their experts, and outputs sent back."""
+    context: int
+    """Heads exchanged for positions in attention, and back."""
     host: int
     """Between device and host memory, for offloading."""
 
@@ -64,6 +67,7 @@ class Speed:
     pipe: float
     data: float
     experts: float
+    context: float
     optimizer: float
     lost: float
     """What runs on several devices lose besides: measured, not modelled."""
@@ -82,7 +86,7 @@ class Speed:
 
     @property
     def step(self) -> float:
-        communication = self.tensor + self.pipe + self.data + self.experts
+        communication = self.tensor + self.pipe + self.data + self.experts + self.context
         return self.compute + self.bubble + communication + self.optimizer + self.lost
 
     @property
@@ -141,19 +145,23 @@ def estimate_speed(
     compute, fill = batches * max(times), sum(times) - max(times)
     collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
     exchanges = [expert_messages(sizes, stage) for stage in stages]
-    sent, states = _communication_volume(sizes, stages, collectives, exchanges), _largest(config, stages, assumed)
+    attended = [context_messages(sizes, stage) for stage in stages]
+    sent = _communication_volume(sizes, stages, collectives, exchanges, attended)
+    states = _largest(config, stages, assumed)
     links = _Links(device, slots, tensor_together or min(layout.tensor, slots), layout, assumed)
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
     exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
+    context = batches * max(_time(messages, layout.context, links.context, assumed) for messages in attended)
     speed = Speed(
         flops_per_token=flops_per_token(config, rows),
         compute=compute,
-        bubble=fill + (tensor + exchanging) * (layout.pipe - 1) / batches,
+        bubble=fill + (tensor + exchanging + context) * (layout.pipe - 1) / batches,
         tensor=tensor,
         pipe=batches * _bytes(pipeline_messages(sizes, stages[0]), "send", "recv") / links.pipe,
         data=_exposed(states, batches, compute, links.data),
         experts=exchanging,
+        context=context,
         optimizer=_optimizer(states, device, sent, assumed),
         lost=0.0,
         volume=sent,
@@ -167,7 +175,7 @@ def estimate_speed(
     if speed.sizes.changes:
         fewest = max(1, batches * speed.sizes.first // speed.sizes.last)
         part = fewest / batches
-        less = {name: part * getattr(speed, name) for name in ("compute", "tensor", "pipe", "experts")}
+        less = {name: part * getattr(speed, name) for name in ("compute", "tensor", "pipe", "experts", "context")}
         less["data"] = _exposed(states, fewest, less["compute"], links.data)
         first_step = (1 + share) * replace(speed, **less).step
     speed = replace(speed, lost=share * speed.step, first_step=first_step)
@@ -239,10 +247,15 @@ class _Links:
 
     @property
     def data(self) -> float:
-        return self._rate(self.layout.tensor * self.layout.data > self.slots, self.slots // self.layout.tensor)
+        ranks = self.layout.tensor * self.layout.with_same_weights
+        return self._rate(ranks > self.slots, self.slots // self.layout.tensor)
+
+    @property
+    def context(self) -> float:
+        return self.experts(self.layout.context)
 
     def experts(self, ranks: int) -> float:
-        """The rate of the exchange between the replicas among which the experts are divided."""
+        """The rate of an exchange between this many consecutive data parallel ranks."""
         return self._rate(self.layout.tensor * ranks > self.slots, self.slots // self.layout.tensor)
 
     @property
@@ -306,9 +319,15 @@ def bubble_share(config: Config) -> float:
 
 
 def _communication_volume(
-    sizes: ActivationSizes, stages: list[Stage], collectives: list[Messages], exchanges: list[Messages]
+    sizes: ActivationSizes,
+    stages: list[Stage],
+    collectives: list[Messages],
+    exchanges: list[Messages],
+    attended: list[Messages],
 ) -> CommunicationVolume:
-    """Return the volumes of a step. collectives, exchanges: those of a micro batch in tensor and in expert groups."""
+    """Return the volumes of a step. collectives, exchanges, attended: those of a micro batch in tensor, expert
+    and context groups.
+    """
     batches, states = sizes.config.batch.gradient_accumulation_steps, _largest(sizes.config, stages, sizes.assumed)
     divided = sizes.config.parallel.moe_expert_parallel_size
     return CommunicationVolume(
@@ -316,6 +335,7 @@ def _communication_volume(
         pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
         data=int(sum(_sent_by_replicas(states, batches))),
         experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
+        context=int(batches * max(bytes_sent(messages, sizes.context) for messages in attended)),
         # gradients in fp32 to the host, and weights back
         host=states.partition * (SINGLE + states.number_size) if states.offloaded else 0,
     )

@@ -93,8 +93,9 @@ EXCEPTIONS = {
 
 #: Parameters that decide which rank, or which micro batch, draws a random number.
 WHO_DRAWS = (
-    "model_parallel_size", "pipe_parallel_size", "world_size", "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps", "sequence_parallel", "compile_layers", "bias_dropout_fusion",
+    "model_parallel_size", "pipe_parallel_size", "context_parallel_size", "world_size",
+    "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "sequence_parallel", "compile_layers",
+    "bias_dropout_fusion",
 )  # fmt: skip
 #: Parameters that decide which tokens the router of a mixture of experts sees together.
 SEEN_TOGETHER = frozenset({"world_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})

@@ -43,6 +43,8 @@ def _features(values: Values) -> Iterator[str]:
     layers = str(values.get("attention_config"))
     if (values.get("model_parallel_size") or 1) > 1:
         yield "tensor"
+    if (values.get("context_parallel_size") or 1) > 1:
+        yield "context"
     if (values.get("moe_num_experts") or 1) > 1:
         yield "experts"
     yield from (kind for kind in ("mamba", "rwkv") if kind in layers)

@@ -24,12 +24,14 @@ RANKS = "data parallel ranks"
 LENGTH = ("train_iters", "train_epochs", "train_samples")
 #: The share by which a ramp may make a run longer.
 LONGER = 0.1
+#: The parameters that determine the number of data parallel ranks.
+SIZES = ("model_parallel_size", "pipe_parallel_size", "context_parallel_size")
 #: Every parameter in the equation, GPT-NeoX's spellings included.
 BATCH_PARAMETERS = (TOTAL, MICRO, STEPS, "batch_size", "gas")
 
 
-@derives(*BATCH_PARAMETERS, even_without=("gpus", "model_parallel_size", "pipe_parallel_size"))
-def batch_sizes_agree(
+@derives(*BATCH_PARAMETERS, even_without=("gpus", *SIZES))
+def batch_sizes_agree(  # noqa: PLR0913, PLR0917 - the terms of the equation
     train_batch_size: int | None,
     train_micro_batch_size_per_gpu: int | None,
     gradient_accumulation_steps: int | None,
@@ -38,6 +40,7 @@ def batch_sizes_agree(
     gpus: int | None,
     model_parallel_size: int | None,
     pipe_parallel_size: int | None,
+    context_parallel_size: int | None,
 ) -> dict[str, int] | None:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks
 
@@ -53,8 +56,9 @@ def batch_sizes_agree(
     )
     steps = agreed_value({STEPS: gradient_accumulation_steps, "gas": gas}, advice=ignored("gas", STEPS))
     ranks, left_over = 0, 0
-    if gpus is not None and model_parallel_size is not None and pipe_parallel_size is not None:
-        ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
+    sizes = [each for each in (model_parallel_size, pipe_parallel_size, context_parallel_size) if each is not None]
+    if gpus is not None and len(sizes) == len(SIZES):
+        ranks, left_over = divmod(gpus, ranks_of_replica(*sizes))
     if ranks == 0 or left_over:  # unknown, or reported by `gpus_hold_whole_replicas`
         refuse_any_ranks(train_batch_size, micro, steps)
         return None

@@ -118,15 +118,16 @@ def expert_parallel_divides_experts(
 
 @check
 def expert_parallel_divides_replicas(
-    moe_num_experts: int, moe_expert_parallel_size: int, gpus: int, model_parallel_size: int, pipe_parallel_size: int
-) -> Finding | None:
+    moe_num_experts: int, moe_expert_parallel_size: int, gpus: int, model_parallel_size: int, pipe_parallel_size: int,
+    context_parallel_size: int,
+) -> Finding | None:  # fmt: skip
     """An expert parallel group consists of consecutive replicas, which hold different experts. If the number of
     replicas is not a multiple of the group's size, the last group is missing some ranks and the experts on those ranks.
 
         moe_num_experts: 6
         moe_expert_parallel_size: 3
     """
-    replicas, rest = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
+    replicas, rest = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size, context_parallel_size))
     if moe_num_experts == 1 or rest:  # the latter is another rule's problem
         return None
     finding = divisible_by("the number of replicas", replicas, "moe_expert_parallel_size", moe_expert_parallel_size)

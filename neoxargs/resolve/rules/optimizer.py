@@ -66,7 +66,7 @@ def spikes_need_averaged_gradients(on_spike: str, optimizer__type: str) -> Findi
 
 @check
 def zero_one_adam_needs_two_replicas(
-    optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
+    optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int, context_parallel_size: int
 ) -> Finding | None:
     """DeepSpeed's 0/1 Adam averages its momentum over the data parallel ranks. With only one rank, 0/1 Adam drops the
     gradients of every step that does not update the variance, and the loss stops falling.
@@ -75,7 +75,7 @@ def zero_one_adam_needs_two_replicas(
         model_parallel_size: 4
         pipe_parallel_size: 2
     """
-    ranks = gpus // ranks_of_replica(model_parallel_size, pipe_parallel_size)
+    ranks = gpus // ranks_of_replica(model_parallel_size, pipe_parallel_size, context_parallel_size)
     if optimizer__type.lower() != "zerooneadam" or ranks > 1:
         return None
     what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks, not {ranks}"

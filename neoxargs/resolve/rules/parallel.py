@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
 from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
+from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
 
@@ -47,21 +49,26 @@ def is_pipe_parallel(pipe_parallel_size: int) -> bool:
 
 
 @check
-def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_size: int) -> Finding | None:
-    """A replica of the model occupies model_parallel_size x pipe_parallel_size GPUs. With too few GPUs, or some left
-    over, the process groups cannot be built: the launcher starts all processes, and an assertion stops each of them.
+def gpus_hold_whole_replicas(
+    gpus: int, model_parallel_size: int, pipe_parallel_size: int, context_parallel_size: int
+) -> Finding | None:
+    """A replica of the model occupies model_parallel_size x pipe_parallel_size GPUs, times context_parallel_size. With
+    too few GPUs, or some left over, the process groups cannot be built: the launcher starts all processes, and an
+    assertion stops each of them.
 
         pipe_parallel_size: 3
     """
-    replica = ranks_of_replica(model_parallel_size, pipe_parallel_size)
+    replica = ranks_of_replica(model_parallel_size, pipe_parallel_size, context_parallel_size)
     if gpus % replica == 0:
         return None
-    factors = f"model_parallel_size ({model_parallel_size}) x pipe_parallel_size ({stages(pipe_parallel_size)})"
+    sizes = {"model_parallel_size": model_parallel_size, "pipe_parallel_size": stages(pipe_parallel_size)}
+    sizes |= {"context_parallel_size": context_parallel_size} if context_parallel_size > 1 else {}
+    factors = " x ".join(f"{name} ({size})" for name, size in sizes.items())
     if gpus < replica:
         what = f"one model replica needs {factors} = {replica} GPUs, but the run has {gpus}"
-        return refuse(what, f"use {replica} GPUs, or reduce model_parallel_size or pipe_parallel_size")
+        return refuse(what, f"use {replica} GPUs, or reduce {listed([*sizes])}", about=[*sizes])
     what = f"the number of GPUs ({gpus}) must be a multiple of {factors} = {replica}"
-    return refuse(what, f"use {nearest(gpus, replica)} GPUs, or change model_parallel_size or pipe_parallel_size")
+    return refuse(what, f"use {nearest(gpus, replica)} GPUs, or change {listed([*sizes])}", about=[*sizes])
 
 
 @check
@@ -271,6 +278,77 @@ def tensor_parallel_divides_seq_length(
     if not sequence_parallel:
         return None
     return multiple_of("seq_length", seq_length, "model_parallel_size", model_parallel_size)
+
+
+@check
+def context_parallel_divides_seq_length(
+    context_parallel_size: int, sequence_parallel: bool, model_parallel_size: int, seq_length: int
+) -> Finding | None:
+    """Every context parallel rank holds an equal part of the positions, which sequence_parallel divides further among
+    the tensor parallel ranks. With a remainder, ranks would exchange parts of different sizes and hang.
+
+        context_parallel_size: 8
+        seq_length: 60
+    """
+    tensor = model_parallel_size if sequence_parallel else 1
+    if context_parallel_size == 1 or seq_length % tensor:  # the latter is another rule's problem
+        return None
+    if tensor == 1:
+        return multiple_of("seq_length", seq_length, "context_parallel_size", context_parallel_size)
+    name, unit = "context_parallel_size x model_parallel_size", context_parallel_size * tensor
+    finding = multiple_of("seq_length", seq_length, name, unit)
+    return finding and replace(finding, about=("seq_length", *name.split(" x "), "sequence_parallel"))
+
+
+@check
+def context_parallel_divides_heads(
+    context_parallel_size: int, model_parallel_size: int, num_attention_heads: int
+) -> Finding | None:
+    """Within attention, every context parallel rank has all positions of an equal part of the heads that its tensor
+    parallel rank holds. Key and value heads are copied where there are fewer of them than ranks, query heads are not.
+
+        num_attention_heads: 2
+        context_parallel_size: 4
+    """
+    heads = num_attention_heads // model_parallel_size
+    if context_parallel_size == 1 or num_attention_heads % model_parallel_size:  # the latter is another rule's problem
+        return None
+    name = "num_attention_heads" if model_parallel_size == 1 else "the number of heads per tensor parallel rank"
+    finding = divisible_by(name, heads, "context_parallel_size", context_parallel_size)
+    return finding and replace(finding, about=("context_parallel_size", "num_attention_heads"))
+
+
+@check
+def context_parallel_excludes(
+    context_parallel_size: int, attention_config: Sequence[str], moe_num_experts: int, train_impl: str,
+    optimizer__type: str, compile_layers: bool, eval_tasks: Sequence[str] | None,
+) -> Finding | None:  # fmt: skip
+    """Context parallel ranks exchange their positions within attention, and sum the losses of their tokens. What needs
+    whole sequences elsewhere would compute another result from a part of each, without an error.
+
+        context_parallel_size: 2
+        num_attention_heads: 4
+        compile_layers: true
+    """
+    if context_parallel_size == 1:
+        return None
+    recurrent = sorted({*attention_config} & {*RECURRENT})
+    others = {
+        f"attention_config ({listed(recurrent, 'and')})": ("attention_config", bool(recurrent)),
+        f"moe_num_experts ({moe_num_experts})": ("moe_num_experts", moe_num_experts > 1),
+        f"train_impl ({train_impl})": ("train_impl", train_impl != "normal"),
+        f"optimizer.type ({optimizer__type})": ("optimizer.type", is_onebit(optimizer__type)),
+        "compile_layers": ("compile_layers", compile_layers),
+        "eval_tasks": ("eval_tasks", bool(eval_tasks)),
+    }
+    found = {what: name for what, (name, refused) in others.items() if refused}
+    if not found:
+        return None
+    about = ["context_parallel_size", *found.values()]
+    return refuse(
+        f"context_parallel_size ({context_parallel_size}) cannot be combined with {listed([*found], 'and')}",
+        f"remove context_parallel_size or {listed(list(dict.fromkeys(found.values())), 'and')}", about,
+    )  # fmt: skip
 
 
 @check

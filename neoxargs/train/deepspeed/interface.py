@@ -38,6 +38,7 @@ class Engine(Protocol):
     micro_steps: int
     skipped_steps: int
     monitor: Any
+    tput_timer: Any
     _config: Any
     _global_grad_norm: Any
 
@@ -279,6 +280,25 @@ def set_batch_size(engine: Engine, samples: int) -> None:
         engine.set_train_batch_size(samples)
         # Without a pipeline, a step ends where this counter is a multiple of the number of micro batches.
         engine.micro_steps = 0
+
+
+def with_samples_of_all_ranks(json: dict[str, Any], context_ranks: int) -> dict[str, Any]:
+    """Return DeepSpeed's configuration with the batch size that it expects: micro batches x accumulation x all ranks
+    over which it sums gradients, of which `context_ranks` have the same samples."""
+    name = "train_batch_size"
+    return {**json, name: json[name] * context_ranks} if name in json and context_ranks > 1 else json
+
+
+def count_samples_once(engine: Engine, context_ranks: int) -> None:
+    """Let an engine built with `with_samples_of_all_ranks` count each sample once from now on."""
+    if context_ranks > 1:
+        size, set_size = engine.train_batch_size, engine.set_train_batch_size
+        replace(
+            engine,
+            train_batch_size=lambda: size() // context_ranks,
+            set_train_batch_size=lambda samples: set_size(samples * context_ranks),
+        )
+        engine.tput_timer.batch_size //= context_ranks
 
 
 def set_gradient_averaging(engine: Engine, on: bool) -> None:

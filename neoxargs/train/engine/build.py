@@ -71,7 +71,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     patches.reduce_in_lists_on_cpu()
     patches.keep_adagrad()
     patches.restore_linear()
-    json = swap.with_own_folders(json)
+    json = interface.with_samples_of_all_ranks(swap.with_own_folders(json), mesh.context.size)
     weights, shared = _weights_and_shared(config, mesh)
     pipelined = config.parallel.pipe_parallel_size >= 1
     if pipelined and mesh.pipe.group is not None:  # before the engine is built, which sends too
@@ -93,6 +93,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
             if trains
             else _engine(settings, module, mesh)
         )
+    interface.count_samples_once(engine, mesh.context.size)
     kernels = use_kernels(module, config, device) if trains else []
     if compiles:
         loss, samples = Loss.of(config, vocabulary, weights.ranks), engine.train_micro_batch_size_per_gpu()
@@ -130,7 +131,7 @@ def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> GPT:
 
 
 def _weights_and_shared(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:
-    ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel)
+    ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel, mesh.context)
     weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
     shared = Shared(
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),

@@ -13,6 +13,7 @@ from neoxargs.facts.trained import prompt_length
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.train.checkpoint import choose
 from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.deepspeed import interface
 from neoxargs.train.engine import build
 from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
@@ -87,14 +88,19 @@ def for_generation(config: Config) -> Config:
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
     changes["override_lr_scheduler"] = True  # any schedule may have trained the weights
+    changes["context_parallel_size"] = 1  # each rank has whole sequences, also of one token
     changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
     source = Source("derived", text="set for generation")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
 
 
-def without_training(json: dict[str, Any]) -> dict[str, Any]:
-    """Return DeepSpeed's configuration without optimizer and ZeRO; ZeRO-3 stays, because its checkpoints need it."""
+def without_training(json: dict[str, Any], context_ranks: int = 1) -> dict[str, Any]:
+    """Return DeepSpeed's configuration without optimizer and ZeRO; ZeRO-3 stays, because its checkpoints need it.
+
+    context_ranks: the context parallel ranks of training, which become data parallel ones.
+    """
+    json = interface.with_samples_of_all_ranks(json, context_ranks)
     if json.get("zero_optimization", {}).get("stage", 0) == 3:
         return json
     dropped = ("zero_optimization", "optimizer", "scheduler")

@@ -25,7 +25,7 @@ from neoxargs.files.token_files import index
 from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
-from neoxargs.train.parallel.communicate import enter_region, gather_sequence
+from neoxargs.train.parallel.communicate import enter_region, gather_sequence, shard_of_positions
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -77,6 +77,8 @@ class Loss:
     compiled: bool = False
     """On GPUs, compute the losses and gradients of a slice in kernels of torch.compile, which read and write the logits
     three times instead of a dozen times. Not with tensor parallel ranks, which communicate in between."""
+    context: Axis = ALONE
+    """Context parallel ranks, each with the hidden states of its positions; the labels cover the full sequence."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: Vocabulary, ranks: Ranks) -> Loss:
@@ -84,7 +86,8 @@ class Loss:
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
         embedding = config.embedding
         bounded = embedding.softmax_over_padding, embedding.final_logit_softcapping or 0.0
-        return cls(vocabulary, ranks.tensor, *options, ranks.sequence, *bounded, compiles_cross_entropy(config))
+        compiled = compiles_cross_entropy(config)
+        return cls(vocabulary, ranks.tensor, *options, ranks.sequence, *bounded, compiled, ranks.context)
 
     @property
     def rows(self) -> int:
@@ -92,8 +95,14 @@ class Loss:
         return self.vocabulary.padded if self.over_padding else self.vocabulary.size
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
-        arguments = (self._hidden(readout), readout.weight, batch.labels.flatten(), self, torch.is_grad_enabled())
+        """Return the mean over this rank's labels such that the mean over the context ranks is that over all labels."""
+        own = shard_of_positions(batch.labels, self.context)
+        arguments = (self._hidden(readout), readout.weight, own.flatten(), self, torch.is_grad_enabled())
         mean = apply(_CrossEntropy, *arguments)
+        if self.context.size > 1:
+            # They may have unequal numbers of labels that count.
+            counts, total = (own != IGNORED).sum(), (batch.labels != IGNORED).sum().clamp(min=1)
+            mean = mean * (counts * self.context.size / total)
         return mean if batch.factor is None else mean * batch.factor
 
     def log_probabilities(self, readout: Readout, labels_BS: Tensor) -> Tensor:

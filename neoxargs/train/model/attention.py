@@ -7,6 +7,7 @@ tensor parallel size that divides `num_kv_heads`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from neoxargs.train.ops.rotary import Angles, rotate_heads
 from neoxargs.train.ops.sdpa import place, shared_causal_mask
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
 from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.communicate import heads_to_positions, positions_to_heads
 from neoxargs.train.parallel.init import initializer
 from neoxargs.train.parallel.layers import Weights
 
@@ -40,8 +42,9 @@ class SelfAttention(nn.Module):
     """Attention with its input and output projections: hidden_BSD -> update_BSD.
 
     A group is a key and value head with the query heads that share it. N and K count the heads of this rank; with
-    sequence parallelism S is a shard before and after the projections. layer: its index in the model, from 0. partial:
-    return this rank's summand, as of `Weights.row`.
+    sequence parallelism S is a shard before and after the projections. With context parallelism, all ranks' positions
+    meet between the projections, where each rank has its share of these heads. layer: its index in the model, from 0.
+    partial: return this rank's summand, as of `Weights.row`.
     """
 
     def __init__(
@@ -57,8 +60,14 @@ class SelfAttention(nn.Module):
         shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
         self.recompute = shared.recompute
         self.head_dim = head_dim(shape)
-        self.queries_per_group = shape.num_attention_heads // shape.num_kv_heads
-        self.local_groups = shape.num_kv_heads // weights.ranks.tensor.size
+        queries_per_group = shape.num_attention_heads // shape.num_kv_heads
+        #: Groups that the projection of this tensor parallel rank computes.
+        self.projected = projected = shape.num_kv_heads // weights.ranks.tensor.size
+        self.context = weights.ranks.context
+        #: Parts of a group on as many ranks, each with a copy of its key and value head.
+        self.copies = self.context.size // math.gcd(projected, self.context.size)
+        self.queries_per_group = queries_per_group // self.copies
+        self.local_groups = projected * self.copies // self.context.size
         self.dropout = config.regularization.attention_dropout
         self.scale = scales.attention_scale(config)
         self.rotation = Rotation.of(config, layer)
@@ -69,24 +78,24 @@ class SelfAttention(nn.Module):
         rule = MaskRule(
             layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
-            local_slopes(shape.num_attention_heads, weights.ranks.tensor) if embedding.pos_emb == "alibi" else (),
-            weights.ranks.tensor,
+            local_slopes(shape.num_attention_heads, weights.ranks.heads) if embedding.pos_emb == "alibi" else (),
+            weights.ranks.heads,
         )
         self.masks = Masks(rule, relative, self.scores.rule, shared.tables)
         self.reset_positions, self.reset_mask = resets_positions(config.data), masks_documents(config.data)
         bias = attention.use_bias_in_attn_linear
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
-        rows = shape.num_kv_heads * (self.queries_per_group + 2) * self.head_dim
+        rows = shape.num_kv_heads * (queries_per_group + 2) * self.head_dim
         qkv_bias = has_qkv_bias(attention)
         self.query_key_value = weights.column("query_key_value", shape.hidden_size, rows, init_in, qkv_bias)
         self.dense = weights.row("dense", attention_width(shape), shape.hidden_size, init_out, bias, partial)
         self.norms: nn.ModuleList | None = None
         self.over_all_heads = head_norms(config.norm) == "all_heads"
         if head_norms(config.norm):
-            counts = enumerate((self.queries_per_group, 1))
+            counts = enumerate((queries_per_group, 1))
             self.norms = nn.ModuleList(
-                AllHeadsNorm((self.local_groups, count, self.head_dim), config.norm, weights.at(f"norms.{number}"))
+                AllHeadsNorm((projected, count, self.head_dim), config.norm, weights.at(f"norms.{number}"))
                 if self.over_all_heads
                 else norm(self.head_dim, config.norm, weights.ranks.tensor)
                 for number, count in counts
@@ -102,13 +111,33 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
         """starts_BS: the position where each token's document begins; None if no layer needs it."""
-        query_BNSH, key_BKCH, value_BKCH = self._heads(self.query_key_value(hidden_BSD), starts_BS)
+        mixed = self.query_key_value(hidden_BSD)
+        if self.context.size > 1:
+            mixed = self._of_all_positions(mixed)
+        query_BNSH, key_BKCH, value_BKCH = self._heads(mixed, starts_BS)
         if self.cache is not None:
             key_BKCH, value_BKCH = self.cache.add(key_BKCH, value_BKCH)
         dropout = self.dropout if self.training else 0.0
         kernel = self.attend_outside or self._attend
         context_BNSH = kernel(query_BNSH, key_BKCH, value_BKCH, starts_BS if self.reset_mask else None, dropout)
+        if self.context.size > 1:
+            context_BSNH = heads_to_positions(context_BNSH.transpose(1, 2), self.context)
+            return self.dense(context_BSNH.flatten(2))  # type: ignore[no-any-return]
         return self.dense(self.recompute(_by_token, context_BNSH))  # type: ignore[no-any-return]
+
+    def _of_all_positions(self, mixed: Tensor) -> Tensor:
+        """Return `mixed` of all positions and this context parallel rank's heads, from that of its positions."""
+        mixed_BSKGH = mixed.unflatten(-1, (self.projected, -1, self.head_dim))
+        if self.over_all_heads or self.copies > 1:
+            queries = mixed_BSKGH.shape[3] - 2
+            query_BSKGH, key_BSKGH, value_BSKGH = mixed_BSKGH.split((queries, 1, 1), dim=3)
+            if self.norms is not None and self.over_all_heads:  # while all heads are here
+                query_BSKGH, key_BSKGH = self.norms[0](query_BSKGH), self.norms[1](key_BSKGH)
+            # K x copies groups, of which each has a part of the queries.
+            query_BSKGH = query_BSKGH.unflatten(3, (self.copies, -1)).flatten(2, 3)
+            shared = (x.repeat_interleave(self.copies, dim=2) for x in (key_BSKGH, value_BSKGH))
+            mixed_BSKGH = torch.cat((query_BSKGH, *shared), dim=3)
+        return positions_to_heads(mixed_BSKGH, self.context).flatten(2)
 
     def _heads(self, mixed: Tensor, starts_BS: Tensor | None) -> tuple[Tensor, ...]:
         """Return query_BNSH, key_BKSH and value_BKSH. mixed: what the projection has computed, (B, S, K x G x H).
@@ -118,11 +147,13 @@ class SelfAttention(nn.Module):
         mixed_BSKGH = mixed.unflatten(-1, (self.local_groups, self.queries_per_group + 2, self.head_dim))
         angles = self._angles(self.rotation, starts_BS, mixed.shape[1], mixed.device) if self.rotation else None
         counts = (self.queries_per_group, 1, 1)
-        if angles is not None and self.norms is None:
+        # Those over all heads have run before ranks exchanged heads.
+        norms = None if self.over_all_heads and self.context.size > 1 else self.norms
+        if angles is not None and norms is None:
             return rotate_heads(mixed_BSKGH, angles, counts, self.scale, self._fuses_rotation)
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
         query_BSKGH, key_BSKGH, value_BSKGH = mixed_BSKGH.split(counts, dim=3)
-        query_norm, key_norm = self.norms if self.norms is not None else (None, None)
+        query_norm, key_norm = norms if norms is not None else (None, None)
         if query_norm and key_norm and self.over_all_heads:  # they communicate, which is not done again
             query_BSKGH, key_BSKGH = query_norm(query_BSKGH), key_norm(key_BSKGH)
             query_norm = key_norm = None

@@ -17,6 +17,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.attention import head_dim
 from neoxargs.train.model.scales import multipliers
 from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.communicate import shard_of_positions
 from neoxargs.train.parallel.init import METHODS
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Axis
@@ -38,6 +39,7 @@ class RelativeBias(nn.Module):
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = weights.parameter("table", size, xavier, split=1)
+        self.context = weights.ranks.context
 
     @contextmanager
     def use_precomputed(self, bias: Tensor) -> Iterator[None]:
@@ -47,14 +49,15 @@ class RelativeBias(nn.Module):
         self.bias = None
 
     def forward(self, seq: int, rows: Tensor | None = None) -> Tensor:
-        """Return the bias of this rank's heads, (N, S, C), with a row for each query.
+        """Return the bias of the heads for which this rank has queries, (N, S, C), with a row for each query.
 
         rows: positions of the queries to compute, of any shape: (N, *rows.shape, C).
         """
         device = self.table.device
         buckets = self.tables.square(("rpe", device), seq, lambda size: self._buckets(size, device))
         # Indexing the transposed table: (N, buckets) by (S, C) gives (N, S, C).
-        return (self.table * self.scale).t()[:, buckets if rows is None else buckets[rows]]
+        heads = shard_of_positions(self.table, self.context)
+        return (heads * self.scale).t()[:, buckets if rows is None else buckets[rows]]
 
     def _buckets(self, seq: int, device: torch.device) -> Tensor:
         options = self.embedding
@@ -98,7 +101,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def local_slopes(heads: int, axis: Axis) -> tuple[float, ...]:
-    """Return the slopes of this tensor parallel rank's heads."""
+    """Return the slopes of the heads that this rank has in attention."""
     size = heads // axis.size
     return tuple(alibi_slopes(heads)[axis.rank * size :][:size])
 

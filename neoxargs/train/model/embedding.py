@@ -22,7 +22,7 @@ from neoxargs.train.model.documents import (
 )
 from neoxargs.train.model.scales import multipliers, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
-from neoxargs.train.parallel.communicate import register_gradient_sum
+from neoxargs.train.parallel.communicate import register_gradient_sum, shard_of_positions
 from neoxargs.train.parallel.init import first_rows, initializer
 from neoxargs.train.parallel.layers import VocabEmbedding, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
@@ -40,6 +40,7 @@ class TokenEmbedding(nn.Module):
         method = first_rows(vocabulary.size, initializer(config.init.init_method, config.init, config.shape))
         size = vocabulary.padded, config.shape.hidden_size
         self.word_embeddings = VocabEmbedding(*size, method, weights.at("word_embeddings"))
+        self.context = weights.ranks.context
 
     @property
     def weight(self) -> nn.Parameter:
@@ -47,11 +48,14 @@ class TokenEmbedding(nn.Module):
         return self.word_embeddings.weight
 
     def forward(self, inputs: LayerInput) -> LayerInput:
-        """inputs: tokens_BS, with or without starts_BS. With sequence parallelism S is a shard in the result."""
+        """inputs: tokens_BS, with or without starts_BS, of all positions.
+
+        With context or sequence parallelism S is a shard in hidden_BSD.
+        """
         tokens_BS, starts_BS = unpack(inputs)
         if starts_BS is None and self.eod is not None:
             starts_BS = document_starts(tokens_BS, self.eod)
-        hidden_BSD = self.word_embeddings(tokens_BS)
+        hidden_BSD = self.word_embeddings(shard_of_positions(tokens_BS, self.context))
         if self.training and torch.is_grad_enabled() and not hidden_BSD.requires_grad:
             # The table is frozen. Reentrant checkpointing computes no gradients of layers whose input needs none.
             hidden_BSD.requires_grad_()
@@ -61,7 +65,8 @@ class TokenEmbedding(nn.Module):
 class PositionEmbedding(nn.Module):
     """Add the embedding of positions that `pos_emb` names to the hidden states, then apply dropout.
 
-    With sequence parallelism hidden states are this rank's shard of the sequence; document starts cover all of it.
+    With context or sequence parallelism hidden states are this rank's shard of the sequence; document starts cover all
+    of it.
     """
 
     def __init__(self, config: Config, weights: Weights) -> None:
@@ -80,22 +85,22 @@ class PositionEmbedding(nn.Module):
             method = initializer(init.init_method, init, shape)
             self.table = weights.parameter("table", (rows, shape.hidden_size), method)
         self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, weights)
-        self.sequence = weights.ranks.sequence
+        self.sequence, self.positions = weights.ranks.sequence, weights.ranks.positions
         register_gradient_sum(self.parameters(), self.sequence)
         #: Set during text generation only.
         self.cache: Cache | None = None
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)
+        first = self.positions.rank * hidden_BSD.shape[1]
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
-            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, self.sequence.rank * hidden_BSD.shape[1])
+            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, first)
         hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
         positions_BS = None if self.cache is None else self.cache.positions
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
-            positions_BS = positions_in_document(starts_BS).chunk(self.sequence.size, dim=1)[self.sequence.rank]
-        first = self.sequence.rank * hidden_BSD.shape[1]
+            positions_BS = shard_of_positions(positions_in_document(starts_BS), self.positions)
         rows = slice(self.offset + first, self.offset + first + hidden_BSD.shape[1])
         if self.table is not None:
             table = self.table[rows] if positions_BS is None else self.table[self.offset + positions_BS]

@@ -18,4 +18,4 @@ class MaskRule:
     slopes: tuple[float, ...] = ()
     """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
     axis: Axis = ALONE
-    """The tensor parallel ranks, among which the pattern's heads are divided."""
+    """The ranks among which the pattern's heads are divided."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from neoxargs.train.autograd import apply
-from neoxargs.train.process.collectives import all_reduce, gather, start_scatter, start_sum
+from neoxargs.train.process.collectives import all_reduce, all_to_all, gather, start_scatter, start_sum
 from neoxargs.train.process.mesh import Axis
 
 
@@ -65,6 +65,22 @@ def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Ax
     if torch.is_autocast_enabled(x.device.type):
         return F.linear(gather_sequence(x, axis), weight, bias)
     return apply(_GatherAndMultiply, x, weight, bias, axis)
+
+
+def shard_of_positions(x: Tensor, axis: Axis) -> Tensor:
+    """Return this rank's positions of what every rank has: (B, S, …) -> (B, S / ranks, …)."""
+    return x.chunk(axis.size, dim=1)[axis.rank]
+
+
+def positions_to_heads(x: Tensor, axis: Axis) -> Tensor:
+    """Exchange the heads of this rank's positions for its share of the heads: (B, S / ranks, N, …) -> (B, S, N / ranks,
+    …), as in DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509)."""
+    return x if axis.size == 1 else apply(_ToHeads, x, axis)
+
+
+def heads_to_positions(x: Tensor, axis: Axis) -> Tensor:
+    """Undo `positions_to_heads`: (B, S, N / ranks, …) -> (B, S / ranks, N, …)."""
+    return x if axis.size == 1 else apply(_ToPositions, x, axis)
 
 
 #: Attribute of weights whose gradients are partial on each rank: a PartialGradient.
@@ -203,6 +219,39 @@ def _scattered(x: Tensor, axis: Axis) -> Callable[[], Tensor]:
     """Start a reduce-scatter; return what waits for this rank's shard."""
     # (ranks, B, S / ranks, …)
     return start_scatter(x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous(), axis.group)
+
+
+class _ToHeads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
+        ctx.axis = axis
+        return _to_heads(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _to_positions(gradient, ctx.axis), None
+
+
+class _ToPositions(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
+        ctx.axis = axis
+        return _to_positions(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _to_heads(gradient, ctx.axis), None
+
+
+def _to_heads(x: Tensor, axis: Axis) -> Tensor:
+    # (ranks, B, S / ranks, N / ranks, …): what goes to each rank, and what comes from each.
+    pieces = x.unflatten(2, (axis.size, -1)).movedim(2, 0).contiguous()
+    return all_to_all(pieces, axis.group).transpose(0, 1).flatten(1, 2)
+
+
+def _to_positions(x: Tensor, axis: Axis) -> Tensor:
+    pieces = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
+    return all_to_all(pieces, axis.group).movedim(0, 2).flatten(2, 3)
 
 
 class _Copy(torch.autograd.Function):

@@ -86,11 +86,28 @@ class Ranks:
     expert: Axis = ALONE
     """The data parallel ranks that divide the experts of a layer among them."""
     sequence_parallel: bool = False
+    context: Axis = ALONE
+    """The ranks with other positions of the same samples; within attention, with other heads of this rank's."""
 
     @property
     def sequence(self) -> Axis:
         """The ranks that shard the sequence between parallel regions; `ALONE` without sequence parallelism."""
         return self.tensor if self.sequence_parallel else ALONE
+
+    @property
+    def heads(self) -> Axis:
+        """The ranks among which attention divides the heads. Not for communication."""
+        return _within(self.tensor, self.context)
+
+    @property
+    def positions(self) -> Axis:
+        """The ranks among which layers divide the positions outside of parallel regions. Not for communication."""
+        return _within(self.context, self.sequence)
+
+
+def _within(outer: Axis, inner: Axis) -> Axis:
+    """Return the axis whose consecutive ranks are those of `inner`."""
+    return Axis(outer.size * inner.size, outer.rank * inner.size + inner.rank)
 
 
 @dataclass(frozen=True)

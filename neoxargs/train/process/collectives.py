@@ -139,6 +139,13 @@ def gather(shard: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return shards
 
 
+def all_to_all(pieces: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Send each rank its piece of the contiguous (ranks, …), and return the pieces that have come from them."""
+    arrived = torch.empty_like(pieces)
+    dist.all_to_all_single(arrived, pieces, group=group)
+    return arrived
+
+
 def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
     """Whether the backend gathers into one tensor, and scatters one; NCCL copies a list into one first, and back."""
     return dist.get_backend(group) != "gloo"

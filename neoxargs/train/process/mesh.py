@@ -1,7 +1,9 @@
-"""The mesh of tensor, data and pipeline parallel ranks, and this rank's coordinates in it.
+"""The mesh of tensor, context, data and pipeline parallel ranks, and this rank's coordinates in it.
 
 Ranks are numbered as in DeepSpeed's `PipeModelDataParallelTopology`: tensor innermost, then data, pipeline outermost.
-Expert parallelism divides the data axis in two: consecutive ranks hold different experts of a layer.
+Expert parallelism divides the data axis in two: consecutive ranks hold different experts of a layer. So does context
+parallelism: consecutive ranks hold different positions of the same samples. All ranks of the data axis have the same
+weights, whose gradients are summed over all of it.
 megatron-core's `parallel_state` numbers them alike, but makes 16 process groups for each rank. On GPUs, a group is an
 NCCL communicator, which all ranks of the run take part in creating.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -51,18 +53,21 @@ class Mesh:
     """The consecutive data parallel ranks that divide the experts of a layer among them."""
     expert_data: Axis = ALONE
     """The data parallel ranks that hold the same experts; without expert parallelism, all of them."""
+    context: Axis = ALONE
+    """The consecutive data parallel ranks that divide the positions of the same samples among them."""
+    context_data: Axis = ALONE
+    """The data parallel ranks that hold the same positions of other samples; without context parallelism, all."""
 
 
 def build_mesh(parallel: Parallel) -> Mesh:
     """Make the process groups and return this rank's coordinates. Every rank must call this.
 
-    The data parallel size is world size / (tensor parallel size x pipeline stages).
+    The size of the data axis is world size / (tensor parallel size x pipeline stages).
     """
     axes = {name: _axis(rows) for name, rows in groups_of_axes(parallel, dist.get_world_size()).items()}
     # None: all ranks of the run, for collectives without a group.
     open_channels([*(axis.group for axis in axes.values()), None], timeout=60 * TIMEOUT)
-    mesh = Mesh(**axes)
-    return mesh if "expert_data" in axes else replace(mesh, expert_data=mesh.data)
+    return Mesh(**{"expert_data": axes["data"], "context_data": axes["data"]} | axes)
 
 
 def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
@@ -71,7 +76,8 @@ def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
     ranks = torch.arange(world).view(pipe, -1, tensor)  # (pipe, data, tensor)
     axes = {"tensor": ranks, "data": ranks.mT, "pipe": ranks.movedim(0, -1)}  # the last dimension runs over a group
     # Axes that divide the data axis in two: consecutive ranks, and those with the same place among them.
-    for name, size in {"expert": parallel.moe_expert_parallel_size}.items():
+    sizes = {"expert": parallel.moe_expert_parallel_size, "context": parallel.context_parallel_size}
+    for name, size in sizes.items():
         if size > 1:
             consecutive = ranks.mT.reshape(pipe, tensor, -1, size)
             axes |= {name: consecutive, f"{name}_data": consecutive.mT}

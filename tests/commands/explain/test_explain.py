@@ -214,7 +214,7 @@ def test_what_a_parameter_affects() -> None:
     assert affects("num-layers") == "model"
     pinned(affects("master_port"))
     assert affects("mask-prob") == "nothing: only BERT, ICT and REALM read it"
-    pinned(affects("sequence_parallel_size"))
+    pinned(affects("managed_gradient_accumulation"))
 
 
 def test_the_kernels_of_attention_are_those_of_the_files() -> None:
@@ -227,9 +227,9 @@ def test_the_kernels_of_attention_are_those_of_the_files() -> None:
 
 
 def test_a_refused_parameter_shows_the_reason_and_what_to_write_instead() -> None:
-    described = json.loads(explain("sequence_parallel_size", Request([], as_json=True)))
-    assert described["refused"].startswith("DeepSpeed would divide each sequence among ranks")
-    assert described["instead"].endswith("sequence_parallel: true")
+    described = json.loads(explain("managed_gradient_accumulation", Request([], as_json=True)))
+    assert described["refused"].startswith("the training script would have to count micro batches")
+    assert described["instead"].endswith("gradient_accumulation_steps")
     kinds = json.loads(explain("attention_config", Request([], as_json=True)))
     assert kinds["refused"].startswith("gmlp or amlp: GPT-NeoX's gMLP has no residual")
     assert "refused" not in json.loads(explain("num_layers", Request([], as_json=True)))

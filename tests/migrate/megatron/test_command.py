@@ -179,7 +179,7 @@ def test_no_pipeline_is_written() -> None:
     assert "pipe_parallel_size: 0\n" in text
 
 
-@pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--optimizer other"])
+@pytest.mark.parametrize("flag", ["--cp-comm-type a2a", "--optimizer other"])
 def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
     assert problem.hint == ""

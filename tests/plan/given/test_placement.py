@@ -11,8 +11,8 @@ def test_ranks_follow_the_hostfile() -> None:
     resources, layout = group_into_hosts(assumed_resources(20), 8), Layout(tensor=2, pipe=2, data=5)
     assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
     placements = list(rank_placements(resources, layout))
-    assert placements[9] == (9, "host1", 1, 1, 0, 4)
-    assert placements[10] == (10, "host1", 2, 0, 1, 0)
+    assert placements[9] == (9, "host1", 1, 1, 0, 4, 0)
+    assert placements[10] == (10, "host1", 2, 0, 1, 0, 0)
     for stage in range(2):
         for replica in range(5):
             ranks = [placement.rank for placement in placements if (placement.pipe, placement.data) == (stage, replica)]

@@ -1,0 +1,317 @@
+"""Ranks that divide the positions of a sequence: the same losses and gradients as one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.stages import pipeline_stages
+from neoxargs.plan.time.communication import context_messages
+from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.losses.cross_entropy import IGNORED
+from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.shared import Shared
+from neoxargs.train.parallel.layers import Ranks, Weights
+from neoxargs.train.process import mesh, setup
+from tests.support.layouts import BF16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES
+from tests.support.planted import FAULTS
+from tests.support.ranks import all_ranks, run_ranks
+from tests.support.small_gpt import VOCABULARY, batch, randomised, small
+from tests.support.trials import Losses, Training, Trial, curves, staged, started
+
+ByName = dict[str, Tensor]
+DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
+SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
+KINDS: dict[str, dict[str, Any]] = {
+    "causal": {"pos_emb": "rotary"},
+    "learned": {},
+    "waves": {"pos_emb": "sinusoidal"},
+    "window": {"pos_emb": "rotary", "sliding_window_width": 5},
+    "documents": {"pos_emb": "rotary", **DOCUMENTS},
+    "learned documents": DOCUMENTS,
+    "bounded": {"pos_emb": "rotary", "attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0},
+    "alibi": {"pos_emb": "alibi"},
+    "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
+    "grouped": {"pos_emb": "rotary", "num_kv_heads": 2},
+    "one key": {"pos_emb": "rotary", "num_kv_heads": 1},
+    "bigbird": {"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE},
+    "normed": {"use_qk_layernorm": True, "pos_emb": "rotary", "num_kv_heads": 2},
+    "normed over all heads": {
+        "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads", "norm": "rmsnorm", "num_kv_heads": 2,
+    },
+    "z loss": {"z_loss": 0.1},
+    "side by side": {"gpt_j_residual": True, "pos_emb": "rotary"},
+}  # fmt: skip
+CP2, CP4 = {"context_parallel_size": 2}, {"context_parallel_size": 4}
+
+
+def unevenly(labels_BS: Tensor) -> Tensor:
+    """Labels of which the first positions count least: of the first four, none."""
+    positions = torch.arange(labels_BS.shape[1])
+    return labels_BS.masked_fill((positions < 4) | ((positions < 10) & (positions % 2 == 0)), IGNORED)
+
+
+def gradients(config: dict[str, Any], ranks: Ranks, micro_batch: MicroBatch) -> tuple[float, ByName]:
+    torch.manual_seed(3)
+    model = randomised(GPT(small(**config), VOCABULARY, Weights(ranks=ranks), Shared()))
+    loss = model(**vars(micro_batch))
+    loss.backward()
+    return loss.item(), {name: weight.grad for name, weight in named_weights(model).items()}
+
+
+def averaged(loss: float, found: ByName) -> tuple[float, ByName]:
+    """Means over all ranks, as DeepSpeed makes them."""
+    for gradient in found.values():
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    mean = torch.tensor(loss, dtype=torch.float64)
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size(), found
+
+
+def largest_difference(one: tuple[float, ByName], other: tuple[float, ByName]) -> float:
+    """Of the losses and of each gradient, relative to its norm."""
+    assert one[1].keys() == other[1].keys()
+    apart = [float((one[1][name] - x).norm() / x.norm().clamp(min=1e-3)) for name, x in other[1].items()]
+    return max(abs(one[0] - other[0]) / abs(other[0]), *apart)
+
+
+def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "") -> dict[str, float]:
+    tokens, labels = batch(2)
+    given = MicroBatch(tokens, unevenly(labels))
+    alone = {name: gradients(config, Ranks(), given) for name, config in kinds.items()}
+    if fault:
+        FAULTS[fault]()
+    here = {name: averaged(*gradients(kinds[name], Ranks(context=all_ranks()), given)) for name in kinds}
+    return {name: largest_difference(here[name], alone[name]) for name in kinds}
+
+
+def test_two_ranks_have_the_gradients_of_one() -> None:
+    for rank in run_ranks(both_ways, 2, KINDS):
+        assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
+
+
+@pytest.mark.slow
+def test_four_ranks_have_the_gradients_of_one() -> None:
+    for rank in run_ranks(both_ways, 4, KINDS):
+        assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("positions_that_begin_in_each_shard", "learned"),
+        ("heads_of_another_rank", "alibi"),
+        ("a_loss_averaged_per_shard", "causal"),
+        ("no_gradient_from_other_shards", "causal"),
+        ("documents_that_begin_in_each_shard", "documents"),
+    ],
+)
+def test_a_planted_fault_is_seen(fault: str, kind: str) -> None:
+    found = run_ranks(both_ways, 2, {kind: KINDS[kind]}, fault)[0]
+    assert found[kind] > 1e-3
+
+
+def packed_and_not() -> float:
+    """The largest difference between three documents in one sample, and each in a sample of its own."""
+    lengths, size = (3, 7, 6), 16
+    tokens, labels = batch(1)
+    starts = torch.tensor([[sum(lengths[:i]) for i, length in enumerate(lengths) for _ in range(length)]])
+    alone = tokens.new_zeros(3, size), labels.new_full((3, size), IGNORED)
+    for row, length in enumerate(lengths):
+        own = slice(sum(lengths[:row]), sum(lengths[: row + 1]))
+        alone[0][row, :length], alone[1][row, :length] = tokens[0, own], labels[0, own]
+    config = {"pos_emb": "rotary", "pack_impl": "best_fit"}
+    here = averaged(*gradients(config, Ranks(context=all_ranks()), MicroBatch(tokens, labels, starts)))
+    return largest_difference(here, gradients(config, Ranks(), MicroBatch(*alone)))
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_packed_documents_are_as_far_apart_as_unpacked_ones(world: int) -> None:
+    assert max(run_ranks(packed_and_not, world)) < 2e-6
+
+
+@contextmanager
+def sent() -> Iterator[list[int]]:
+    """Collect the bytes of what is exchanged."""
+    sizes: list[int] = []
+    really = dist.all_to_all_single
+
+    def counted(arrived: Tensor, pieces: Tensor, *arguments: Any, **options: Any) -> Any:
+        sizes.append(pieces.numel() * pieces.element_size())
+        return really(arrived, pieces, *arguments, **options)
+
+    with patch.object(dist, "all_to_all_single", counted):
+        yield sizes
+
+
+def exchanged(config: dict[str, Any]) -> list[int]:
+    tokens, labels = batch(2)
+    with sent() as sizes:
+        gradients(config, Ranks(context=all_ranks()), MicroBatch(tokens, labels))
+    return sizes
+
+
+@pytest.mark.parametrize("kind", ["causal", "one key"])
+def test_the_messages_are_those_of_the_plan(kind: str) -> None:
+    config = small(
+        **KINDS[kind], context_parallel_size=2, world_size=2, train_micro_batch_size_per_gpu=2, precision="fp32",
+        gradient_accumulation_steps=1,
+    )  # fmt: skip
+    (stage,) = pipeline_stages(config, VOCABULARY.padded)
+    planned = context_messages(ActivationSizes(config), stage)
+    for sizes in run_ranks(exchanged, 2, KINDS[kind]):
+        assert sorted(sizes) == sorted(size for (_, size), count in planned.items() for _ in range(count))
+
+
+# -- engines ----------------------------------------------------------------------------------------------------------
+
+STEPS = 4
+ZERO1: dict[str, Any] = {"zero_optimization": {"stage": 1}}
+SHARDS = TENSOR | {"sequence_parallel": True}
+LORA = {"lora.rank": 4, "lora.alpha": 8.0, "lora.targets": "all"}
+PROMPT = {"soft_prompt_tuning.enabled": True, "soft_prompt_tuning.num_tokens": 5}
+OTHERS = {
+    "by token": {"loss_average": "tokens"},
+    "recomputed": RECOMPUTE,
+    "selective": {"checkpoint_activations": "selective", "pos_emb": "rotary", "norm": "rmsnorm"},
+    "lamb": {"optimizer.type": "Lamb"},
+}
+
+
+def trials(world: int) -> dict[str, Trial]:
+    found = {}
+    for kind, config in (KINDS | OTHERS).items():
+        if world == 1:
+            found[f"{kind}, alone"] = Trial(config)
+        elif world == 2:
+            found[f"{kind}, cp2"] = Trial(config | CP2)
+        else:
+            found[f"{kind}, cp4"] = Trial(config | CP4)
+            if kind != "one key":
+                found[f"{kind}, cp2 x tp2"] = Trial(config | CP2 | TENSOR)
+            found[f"{kind}, cp2 x pp2"] = Trial(config | CP2 | TWO_STAGES)
+    if world == 1:
+        found["bf16, alone"] = Trial({}, BF16)
+    if world == 2:
+        found["learned, cp2, pipeline"] = Trial(CP2 | PIPE)
+        found["learned, cp2, ZeRO-2"] = staged(2, CP2)
+        found["bf16, cp2, buckets"] = Trial(CP2, BF16)
+    if world == 4:
+        for kind in ("causal", "learned documents", "grouped", "alibi"):
+            found[f"{kind}, cp2 x dp2, ZeRO-1"] = staged(1, KINDS[kind] | CP2)
+            found[f"{kind}, cp2 x dp2, ZeRO-3"] = staged(3, KINDS[kind] | CP2)
+            whole = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
+            found[f"{kind}, cp2 x tp2, shards"] = Trial(KINDS[kind] | CP2 | SHARDS, whole)
+        found["learned, cp2 x dp2"] = Trial(CP2)
+        found["learned, cp2 x dp2, pipeline, ZeRO-1"] = Trial(CP2 | PIPE, ZERO1)
+        found["by token, cp2 x dp2"] = Trial(OTHERS["by token"] | CP2)
+        found["recomputed, cp2 x pp2, shared"] = Trial(RECOMPUTE | CP2 | TENSOR | {"partition_activations": True})
+        found["bf16, cp2 x dp2, buckets"] = Trial(CP2, BF16)
+        found["bf16, cp2 x dp2, ZeRO-3"] = staged(3, CP2, **BF16)
+    return found
+
+
+@pytest.fixture(scope="module")
+def losses() -> dict[str, Losses]:
+    return curves({world: trials(world) for world in (1, 2, 4)}, STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_training_is_the_same_on_every_layout(losses: dict[str, Losses]) -> None:
+    """Adam divides by the root of squared gradients, which multiplies what rounding changes of small ones."""
+    for name, here in losses.items():
+        alone = losses[f"{name.split(', ')[0]}, alone"]
+        half = name.startswith("bf16")
+        assert here.train[0] == pytest.approx(alone.train[0], rel=1e-3 if half else 1e-6), name
+        assert here.norms[0] == pytest.approx(alone.norms[0], rel=1e-2 if half else 2e-6), name
+        assert here.train == pytest.approx(alone.train, rel=5e-3 if half else 5e-6), name
+        assert here.norms == pytest.approx(alone.norms, rel=3e-2 if half else 3e-5), name
+        assert here.held_out == pytest.approx(alone.held_out, rel=5e-3 if half else 5e-6), name
+
+
+MASKED = {
+    1: {"alone": Trial(), "alone, by token": Trial({"loss_average": "tokens"}), "alone, cut": Trial()},
+    2: {"cp2": Trial(CP2), "cp2, by token": Trial(CP2 | {"loss_average": "tokens"}), "cp2, cut": Trial(CP2)},
+    4: {"cp2 x pp2, by token": Trial(CP2 | TWO_STAGES | {"loss_average": "tokens"})},
+}  # fmt: skip
+
+
+def masked(trials: dict[str, Trial]) -> dict[str, list[float | None]]:
+    found = {}
+    for name, training in started(trials):
+        batches = training.micro_batches(0)
+        uneven = None if batches is None else (replace(each, labels=unevenly(each.labels)) for each in batches)
+        length = 8 if "cut" in name else None
+        results = [training.engine.train_step(uneven, length=length) for _ in range(3)]
+        found[name] = [value for result in results for value in (result.loss, result.grad_norm)]
+    return found
+
+
+@pytest.mark.slow
+def test_masked_labels_and_shorter_sequences() -> None:
+    found = {name: curve for world in MASKED for name, curve in run_ranks(masked, world, MASKED[world])[0].items()}
+    for name, curve in found.items():
+        kind = name.partition(", ")[2]
+        assert curve == pytest.approx(found[f"alone, {kind}" if kind else "alone"], rel=5e-6), name
+
+
+def dropped() -> list[float]:
+    """What dropout leaves of this rank's shard of a hidden state."""
+    _, training = next(started({"": Trial({"hidden_dropout": 0.5} | CP2)}))
+    return torch.dropout(torch.ones(64), 0.5, train=training.engine.deepspeed.module.training).tolist()
+
+
+def test_context_ranks_draw_other_dropout_masks() -> None:
+    first, second = run_ranks(dropped, 2)
+    assert first != second
+
+
+def saved(folder: str, trial: Trial) -> list[float]:
+    """Losses of the steps 4 and 5 after a checkpoint of step 3."""
+    process = setup.start("nccl", seed=1)
+    training = Training(trial, save=folder)
+    for _ in range(3):
+        training.step()
+    training.save(process, 3)
+    return [training.step() for _ in range(2)]
+
+
+def resumed(folder: str, trials: dict[str, Trial]) -> dict[str, list[float]]:
+    process = setup.start("nccl", seed=1)
+    found = {}
+    for name, trial in trials.items():
+        training = Training(trial, load=folder)
+        training.load(process)
+        found[name] = [training.step() for _ in range(2)]
+        mesh.destroy_groups()
+    return found
+
+
+RESUMED = {
+    1: {"alone": Trial()},
+    2: {"cp2": Trial(CP2), "tp2": Trial(TENSOR), "dp2": Trial(), "cp2, ZeRO-3": staged(3, CP2)},
+    4: {"cp4": Trial(CP4), "cp2 x pp2": Trial(CP2 | TWO_STAGES), "cp2 x dp2, ZeRO-1": staged(1, CP2)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_checkpoint_is_independent_of_the_axis(tmp_path: Path) -> None:
+    unbroken = run_ranks(saved, 2, str(tmp_path), staged(1, CP2))[0]
+    for world, trials in RESUMED.items():
+        for name, curve in run_ranks(resumed, world, str(tmp_path), trials)[0].items():
+            assert curve == pytest.approx(unbroken, rel=5e-6), name
