@@ -287,8 +287,8 @@ def context_parallel_divides_seq_length(
     """Every context parallel rank holds an equal part of the positions, which sequence_parallel divides further among
     the tensor parallel ranks. With a remainder, ranks would exchange parts of different sizes and hang.
 
-        context_parallel_size: 8
-        seq_length: 60
+        context_parallel_size: 2
+        seq_length: 15
     """
     tensor = model_parallel_size if sequence_parallel else 1
     if context_parallel_size == 1 or seq_length % tensor:  # the latter is another rule's problem

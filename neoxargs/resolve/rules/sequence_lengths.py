@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,28 +65,32 @@ def seq_length_phases_cut_plain_text(
 
 @check
 def seq_length_phases_are_divided_by_sequence_parallelism(
-    seq_length_schedule: Sequence[Any] | None, sequence_parallel: bool, model_parallel_size: int
-) -> Finding | None:
+    seq_length_schedule: Sequence[Any] | None, sequence_parallel: bool, model_parallel_size: int,
+    context_parallel_size: int,
+) -> Finding | None:  # fmt: skip
     """With sequence_parallel, each tensor parallel rank has the same part of every sequence between the layers, also of
-    the shorter ones.
+    the shorter ones; so has each context parallel rank.
 
         seq_length: 32
         seq_length_schedule: [{until: 10, length: 1}, {length: 32}]
         model_parallel_size: 2
         sequence_parallel: true
     """
-    if seq_length_schedule is None or not sequence_parallel:
+    sizes = {"model_parallel_size": model_parallel_size} if sequence_parallel else {}
+    sizes |= {"context_parallel_size": context_parallel_size} if context_parallel_size > 1 else {}
+    if seq_length_schedule is None or not sizes:
         return None
+    unit = math.prod(sizes.values())
     lengths = [each.get("length") for each in seq_length_schedule if isinstance(each, dict)]
-    wrong = [str(each) for each in lengths if isinstance(each, int) and each % model_parallel_size]
+    wrong = [str(each) for each in lengths if isinstance(each, int) and each % unit]
     if not wrong:
         return None
-    what = (
-        f"{PHASES}: with sequence_parallel, lengths must be multiples of model_parallel_size ({model_parallel_size}), "
-    )
+    factors = " x ".join(f"{name} ({size})" for name, size in sizes.items())
+    what = f"{PHASES}: {'with sequence_parallel, ' * sequence_parallel}lengths must be multiples of {factors}, "
     what += f"and {listed(wrong, 'and')} {'is' if len(wrong) == 1 else 'are'} not"
-    about = [PHASES, "sequence_parallel", "model_parallel_size"]
-    return refuse(what, "use other lengths, or remove sequence_parallel", about=about)
+    about = [PHASES, *["sequence_parallel"] * sequence_parallel, *sizes]
+    removed = "sequence_parallel" if sequence_parallel else "context_parallel_size"
+    return refuse(what, f"use other lengths, or remove {removed}", about=about)
 
 
 @check

@@ -179,9 +179,14 @@ def test_no_pipeline_is_written() -> None:
     assert "pipe_parallel_size: 0\n" in text
 
 
-@pytest.mark.parametrize("flag", ["--cp-comm-type a2a", "--optimizer other"])
-def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
-    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
+@pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--ds-sequence-parallel-size 2"])
+def test_context_parallelism_keeps_its_size(flag: str) -> None:
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}"))
+    assert "\ncontext_parallel_size: 2\n" in result.text and not result.problems
+
+
+def test_a_flag_is_not_suggested_for_itself() -> None:
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --optimizer other")).problems
     assert problem.hint == ""
     pinned(problem.what)
 

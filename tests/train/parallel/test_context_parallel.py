@@ -97,6 +97,7 @@ def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "") -> dict[str, fl
     return {name: largest_difference(here[name], alone[name]) for name in kinds}
 
 
+@pytest.mark.shows("context-parallel-size")
 def test_two_ranks_have_the_gradients_of_one() -> None:
     for rank in run_ranks(both_ways, 2, KINDS):
         assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
