@@ -128,7 +128,7 @@ class Training:
         setup.set_seeds(1, stream=self.mesh.pipe.rank * self.mesh.data.size + self.mesh.data.rank)
         json = {
             "train_batch_size": SAMPLES, "train_micro_batch_size_per_gpu": MICRO_BATCH, "gradient_clipping": 1.0,
-            "gradient_accumulation_steps": SAMPLES // MICRO_BATCH // self.mesh.context_data.size,
+            "gradient_accumulation_steps": SAMPLES // MICRO_BATCH // self.mesh.samples.size,
         }  # fmt: skip
         self.engine = engine.build(self.config, json | trial.deepspeed, VOCABULARY, self.mesh)
         self.batches = self.micro_batches(0)
@@ -156,7 +156,7 @@ class Training:
         return self._micro_batches(consumed // SAMPLES)
 
     def _micro_batches(self, first: int) -> Iterator[MicroBatch]:
-        data = self.mesh.context_data
+        data = self.mesh.samples
         for number in itertools.count(first):
             tokens, labels = batch(SAMPLES, seed=number % 5)
             for start in range(data.rank * MICRO_BATCH, SAMPLES, data.size * MICRO_BATCH):

@@ -78,7 +78,7 @@ class Loader:
     def _step(self, part: Part) -> int:
         """Return how many samples at the end of a part are read together, or else not before it starts over."""
         over = self.drops_last and (part != "train" or self.starts_over)
-        return self.micro_batch * self.mesh.context_data.size if over else 1
+        return self.micro_batch * self.mesh.samples.size if over else 1
 
     def train(self, consumed: int) -> Iterator[MicroBatch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
@@ -96,7 +96,7 @@ class Loader:
         samples = self.parts.get(part)
         if samples is None or not reads_data(self.mesh):
             return None
-        found = batches(samples, consumed, self.mesh.context_data, self.micro_batch, workers, self._step(part))
+        found = batches(samples, consumed, self.mesh.samples, self.micro_batch, workers, self._step(part))
         if not self.prompt:
             return found
         return (make_room(batch, self.prompt) for batch in found)

@@ -56,7 +56,12 @@ class Mesh:
     context: Axis = ALONE
     """The consecutive data parallel ranks that divide the positions of the same samples among them."""
     context_data: Axis = ALONE
-    """The data parallel ranks that hold the same positions of other samples; without context parallelism, all."""
+    """The data parallel ranks that hold the same positions of other samples; `samples` for any mesh."""
+
+    @property
+    def samples(self) -> Axis:
+        """The data parallel ranks that read different samples."""
+        return self.context_data if self.context.size > 1 else self.data
 
 
 def build_mesh(parallel: Parallel) -> Mesh:
@@ -67,7 +72,7 @@ def build_mesh(parallel: Parallel) -> Mesh:
     axes = {name: _axis(rows) for name, rows in groups_of_axes(parallel, dist.get_world_size()).items()}
     # None: all ranks of the run, for collectives without a group.
     open_channels([*(axis.group for axis in axes.values()), None], timeout=60 * TIMEOUT)
-    return Mesh(**{"expert_data": axes["data"], "context_data": axes["data"]} | axes)
+    return Mesh(**{"expert_data": axes["data"]} | axes)
 
 
 def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
