@@ -14,6 +14,7 @@ from neoxargs.base.request import Request
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.diff import at_step, text, upgrade
 from neoxargs.commands.diff.differences import RankedDifference, ranked
+from neoxargs.commands.diff.launches import earlier_to_json, same_before
 from neoxargs.commands.diff.losses import read_losses
 from neoxargs.commands.diff.operands import read_sides
 from neoxargs.commands.diff.page import page
@@ -66,6 +67,7 @@ def run(options: Namespace) -> int:
     found, losses = ranked(a, b), read_losses(a, b)
     weights, uncompared = compare(a, b)
     code = max(exit_code(found, options.allow_rounding), int(weights is not None and not weights.same))
+    code = max(code, int(not same_before(a.launches, b.launches)))
     at = at_step.rows(a, b, options.at) if options.at else []
     if options.html:
         write_all([Text(options.html, page(a, b, found, losses, at, options.at, weights))])
@@ -120,14 +122,21 @@ def exit_code(found: Sequence[RankedDifference], allow_rounding: bool) -> int:
 
 def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, more: Mapping[str, object]) -> str:
     sides = {
-        letter: {"name": side.name, "kind": side.kind, "ranks": side.ranks, "not_recorded": text.not_compared(side)}
+        letter: {
+            "name": side.name,
+            "kind": side.kind,
+            "ranks": side.ranks,
+            "not_recorded": text.not_compared(side),
+            "launches": len(side.launches),
+            "earlier": earlier_to_json(side.launches),
+        }
         for letter, side in (("a", a), ("b", b))
     }
     impacts = {each.impact for each in found}
     verdict = next((impact for impact in text.VERDICTS if impact in impacts), "")
     answer = {
         "ok": not code,
-        "verdict": verdict or ("weights" if code else "same"),
+        "verdict": verdict or (("weights" if "weights" in more else "launches") if code else "same"),
         **sides,
         "differences": [each.to_json() for each in found],
     }

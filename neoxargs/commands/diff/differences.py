@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from neoxargs.base.problems import listed
 from neoxargs.base.record import as_dict
 from neoxargs.base.request import LOCK_FILE
+from neoxargs.commands.diff.launches import reads_before
 from neoxargs.commands.diff.side import Side
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.compare.apart import NOT_OF_THE_RUN, names
@@ -61,6 +63,7 @@ def first_names(found: Sequence[str]) -> str:
 
 
 def _of_values(a: Side, b: Side) -> Iterator[RankedDifference]:
+    before = {letter: reads_before(side.launches) for letter, side in (("A", a), ("B", b))}
     for found in differences(a.config, b.config, names(NOT_OF_THE_RUN)):
         parameter = REGISTRY.parameters[found.name]
         impact, note = impact_of(parameter, (a, b))
@@ -69,7 +72,9 @@ def _of_values(a: Side, b: Side) -> Iterator[RankedDifference]:
         if _same_content(found.name, a, b):
             impact, note = "nothing", "the files have the same content"
         if not any(found.is_read):
-            impact, note = "unread", ""
+            read = [letter for letter, reads in before.items() if reads(found.name)]
+            note = f"only earlier launches of {listed(read, 'and')} read it" if read else ""
+            impact = impact if read else "unread"
         sources = _source(a, found.names), _source(b, found.names)
         yield RankedDifference(**as_dict(found), kind=kind_of(parameter), impact=impact, sources=sources, note=note)
 

@@ -10,7 +10,7 @@ from neoxargs.base.charts.line_chart import STYLE, Chart, figure, smoothed
 from neoxargs.commands.diff.differences import RankedDifference
 from neoxargs.commands.diff.losses import Losses
 from neoxargs.commands.diff.side import Side, short_pair
-from neoxargs.commands.diff.text import HEADINGS, described, verdict
+from neoxargs.commands.diff.text import HEADINGS, described, earlier, verdict
 from neoxargs.commands.diff.weights import WeightComparison
 
 UNIT = "nats per token"
@@ -41,6 +41,8 @@ def page(
         if rows:
             head = ("kind", "parameter", "A", "B", "source of A", "source of B", "")
             sections.append(_table(heading[:1].upper() + heading[1:], head, rows))
+    if before := earlier(a, b):
+        sections.append(_table("Other values in earlier launches", ("", "steps", "parameter", "value"), before))
     if weights:
         sections.append(f"<h2>Weights and optimizer state</h2>{_list(line for line, *_ in weights.lines())}")
         titles, *tensors = [*weights.table()] or [()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from neoxargs.base.problems import Place
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import LOCK_FILE
 from neoxargs.checks.checkpoint.changes import recorded_config
+from neoxargs.commands.diff.launches import Launch, launches_of
 from neoxargs.config.config import Config
 from neoxargs.config.value import Kind, Source, Value
 from neoxargs.registry import ABSENT, REGISTRY
@@ -43,6 +44,8 @@ class Side(Record):
     """The folder of the checkpoint, if the name refers to one."""
     environment: Mapping[str, Mapping[str, Any]] = {}
     """The sections of the run's run.lock.yml: code, packages, hardware, files."""
+    launches: Sequence[Launch] = ()
+    """Of the run in a folder, the last of which is compared; empty if they are not recorded."""
 
     def get(self, name: str) -> Any:
         """Return a value as it is compared, with asterisks in place of secrets."""
@@ -78,7 +81,8 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     ranks = ranks_of(config)
     path = folder / LOCK_FILE if folder else None
     sections = read_lock(path).sections if path and path.exists() else {}
-    return Side(name, "run folder", config, ranks, folder=folder, environment=sections)
+    launches = launches_of(folder) if folder else []
+    return Side(name, "run folder", config, ranks, folder=folder, environment=sections, launches=launches)
 
 
 def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int, folder: Path) -> Side:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from neoxargs.commands.diff.differences import RankedDifference, first_names, spellings
+from neoxargs.commands.diff.launches import other_values, same_before
 from neoxargs.commands.diff.side import Side, short_pair
 from neoxargs.commands.diff.weights import WeightComparison
 from neoxargs.registry import REGISTRY
@@ -54,6 +55,8 @@ def lines(
         elif of_impact:
             yield f"\n{heading}: {len(of_impact)}"
             yield from _table(of_impact)
+    if rows := earlier(a, b):
+        yield from section("other values in earlier launches", rows)
     hidden = [not_compared(side) for side in (a, b)]
     if hidden[0] and hidden[0] == hidden[1]:
         yield f"\nrecorded in neither A nor B: {first_names(hidden[0])}"
@@ -61,6 +64,17 @@ def lines(
     for side, names in zip((a, b), hidden, strict=True):
         if names:
             yield f"\nnot recorded in {side.name}: {first_names(names)}"
+
+
+def earlier(a: Side, b: Side) -> list[tuple[str, str, str, str]]:
+    """Return rows of the values that earlier launches had, beside those of the last one, which is compared."""
+    return [
+        (letter, launch.describe(), each.name, f"{one} (last launch: {other})")
+        for letter, side in (("A", a), ("B", b))
+        for launch, found in other_values(side.launches)
+        for each in found
+        for one, other in [short_pair(*each.values)]
+    ]
 
 
 def not_compared(side: Side) -> list[str]:
@@ -76,6 +90,8 @@ def verdict(a: Side, b: Side, found: Sequence[RankedDifference], weights: Weight
             return "the same configuration"
         return f"the same configuration and {'the same' if weights.same else 'different'} weights"
     impacts = {each.impact for each in found}
+    if not impacts & {"result", "unshown"} and not same_before(a.launches, b.launches):
+        return "earlier launches had other values, which can change the result"
     if answer := next((sentence for impact, sentence in VERDICTS.items() if impact in impacts), ""):
         return answer
     spelled = spellings(a, b) if a.has_sources and b.has_sources else ""
@@ -85,7 +101,9 @@ def verdict(a: Side, b: Side, found: Sequence[RankedDifference], weights: Weight
 def described(side: Side) -> str:
     """Return the name of a side, what it is, and for how many ranks."""
     dialect = f"{side.config.dialect.name}, " if side.config.dialect else ""
-    return f"{side.name}  ({side.kind}, {dialect}{side.ranks} rank{'s' * (side.ranks > 1)})"
+    count = len(side.launches)
+    launch = f", launch {count} of {count}: {side.launches[-1].describe()}" if count > 1 else ""
+    return f"{side.name}  ({side.kind}{launch}, {dialect}{side.ranks} rank{'s' * (side.ranks > 1)})"
 
 
 def _table(found: Sequence[RankedDifference]) -> Iterator[str]:

@@ -98,7 +98,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         "name": "lr", "impact": "result", "kind": "optimizer", "note": "",
         "a": {"value": 0.001, "source": REASON}, "b": {"value": 0.01, "source": "lr.yml:11:1"},
     }  # fmt: skip
-    assert answer["a"] == {"name": "a.yml", "kind": "file", "ranks": 1, "not_recorded": []}
+    expected = {"name": "a.yml", "kind": "file", "ranks": 1, "not_recorded": [], "launches": 0, "earlier": []}
+    assert answer["a"] == expected
     assert json.loads(output("a.yml none.yml --json", capsys)[1])["problems"][0]["id"] == "file-missing"
 
 

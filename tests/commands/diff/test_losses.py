@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neoxargs.cli import main
 from neoxargs.commands.diff.losses import Losses
 from neoxargs.files.run_record import write_record
+from neoxargs.targets.ranks import train_values
 from tests.support.configure import configure
 from tests.support.snapshots import pinned
 
@@ -24,6 +26,63 @@ def write_run(folder: Path, loss: Callable[[int], float | None], more: str = "")
     rows = [{"event": "start", "step": 0}, *({"event": "step", "step": n, "loss": loss(n)} for n in range(1, STEPS))]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(text + '{"event": "st')  # a killed run may leave an incomplete line
+
+
+def resumed(folder: Path, *launches: str) -> None:
+    """Write a run of launches with these values, each of 10 steps; one that is empty took none."""
+    rows: list[dict[str, Any]] = []
+    for number, more in enumerate(launches):
+        config = configure(f"run_dir: {folder}\n{more}", gpus=1)
+        write_record(config)
+        rows.append({"event": "start", "step": 10 * number, "values": train_values(config)})
+        steps = range(10 * number + 1, 10 * number + 11) if more else ()
+        rows += [{"event": "step", "step": step, "loss": 3.0} for step in steps]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+SKIPPED = {"on_spike": "skip", "spike_window": 16, "seed": 1234}
+SPIKES = "on_spike: skip\nspike_window: 16\n"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "code", "earlier"),
+    [
+        (
+            (SPIKES, "seed: 7"),
+            ("seed: 7", "seed: 7"),
+            1,
+            [(1, 10, SKIPPED)],
+        ),
+        ((SPIKES, "seed: 7"), ("seed: 7",), 1, [(1, 10, SKIPPED)]),
+        (("lr: 0.1", "lr: 0.2"), ("lr: 0.1", "lr: 0.2"), 0, [(1, 10, {"lr": 0.1})]),
+        (("log_interval: 7", "seed: 7"), ("log_interval: 7\nseed: 7", "seed: 7"), 1, [(1, 10, {"seed": 1234})]),
+        (("", "seed: 7"), ("seed: 7",), 0, []),
+        (("seed: 7", "log_interval: 7\nseed: 7"), ("seed: 7\nlog_interval: 7",), 0, []),
+    ],
+)
+def test_values_of_earlier_launches(
+    a: tuple[str, ...],
+    b: tuple[str, ...],
+    code: int,
+    earlier: list[Any],
+    runs: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    resumed(Path("a"), *a)
+    resumed(Path("b"), *b)
+    assert main(["diff", "a", "b", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert [(*each["steps"], each["values"]) for each in found["a"]["earlier"]] == earlier
+    assert main(["diff", "a", "b"]) == code
+    pinned(capsys.readouterr().out)
+
+
+def test_what_only_an_earlier_launch_read_has_an_effect(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resumed(Path("a"), SPIKES, "spike_window: 16")
+    resumed(Path("b"), "spike_window: 32", "spike_window: 32")
+    assert main(["diff", "a", "b", "--json"]) == 1
+    found = {each["name"]: each["impact"] for each in json.loads(capsys.readouterr().out)["differences"]}
+    assert found["spike_window"] == "result"
 
 
 @pytest.fixture
