@@ -31,6 +31,7 @@ def _head(report: Report) -> str:
     small, base = report.small, report.base
     shape, parallel = base.shape, base.parallel
     layout = f"tensor {parallel.model_parallel_size} x pipeline {max(1, parallel.pipe_parallel_size)} on "
+    layout = f"context {parallel.context_parallel_size} x " * (parallel.context_parallel_size > 1) + layout
     layout += f"{small.ranks} {'rank' if small.ranks == 1 else 'ranks'}"
     return (
         f"{report.count} trials, of {STEPS} steps, or of {SHORT} for single keys: {shape.num_layers} layers of width "

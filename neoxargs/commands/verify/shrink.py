@@ -9,6 +9,7 @@ from neoxargs.base.record import Record, replace
 from neoxargs.commands.verify.token_data import data_values
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import PHASES, RAMP, BatchSizes
+from neoxargs.facts.layout import Layout, ranks_of_replica
 from neoxargs.facts.lr_phases import LEFT
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.sequence_lengths import SequenceLengths
@@ -80,9 +81,9 @@ def shrink(config: Config, draft: Draft, folder: Path) -> Small:
     """Return the small run of a complete configuration. folder: of its token files, which are written."""
     parallel = config.parallel
     tensor, pipe = min(parallel.model_parallel_size, 2), min(parallel.pipe_parallel_size, 2)
-    replica = tensor * max(pipe, 1)
-    replicas = parallel.world_size // (parallel.model_parallel_size * max(parallel.pipe_parallel_size, 1))
-    data = min(replicas, RANKS // replica, 2)
+    context = min(parallel.context_parallel_size, RANKS // (tensor * max(pipe, 1)), 2)
+    replica = ranks_of_replica(tensor, pipe, context)
+    data = min(Layout.of(config).data, RANKS // replica, 2)
     values = {
         **{name: value for name, value in OFF.items() if config.is_set(name)},
         **_model(config, max(pipe, 1)),
@@ -91,6 +92,7 @@ def shrink(config: Config, draft: Draft, folder: Path) -> Small:
         **data_values(config, folder),
         "model_parallel_size": tensor,
         "pipe_parallel_size": pipe,
+        "context_parallel_size": context,
         "moe_expert_parallel_size": min(parallel.moe_expert_parallel_size, data),
         "tokenizer_type": "ByteLevelTokenizer",
         "padded_vocab_size": ROWS,
@@ -107,6 +109,7 @@ def one_process(small: Small) -> Values:
         "gradient_accumulation_steps": small.values["train_batch_size"] // small.values[MICRO],
         "model_parallel_size": 1,
         "pipe_parallel_size": 0,
+        "context_parallel_size": 1,
         "moe_expert_parallel_size": 1,
         "sequence_parallel": False,
     }
