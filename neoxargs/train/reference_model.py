@@ -118,7 +118,7 @@ class Reference:
 
     def compute(self, samples: list[Unscored]) -> None:
         """Compute the log-probabilities of these samples, on all data parallel ranks together."""
-        at_once = self.micro_batch * self.mesh.data.size * self.scorer.in_flight
+        at_once = self.micro_batch * self.mesh.samples.size * self.scorer.in_flight
         total = counted(samples)
         _say(f"computing the reference log-probabilities of {total}")
         said = time.monotonic()
@@ -132,9 +132,9 @@ class Reference:
 
     def _compute(self, samples: list[Unscored]) -> None:
         # Full micro batches on every rank: the last sample again where there are too few.
-        step = self.micro_batch * self.mesh.data.size
+        step = self.micro_batch * self.mesh.samples.size
         padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
-        starts = range(self.mesh.data.rank * self.micro_batch, len(padded), step)
+        starts = range(self.mesh.samples.rank * self.micro_batch, len(padded), step)
         micro_batches = [padded[start : start + self.micro_batch] for start in starts]
         batches = (collate([each.samples[each.number] for each in chosen]) for chosen in micro_batches)
         scored = self.scorer.run(batches if reads_data(self.mesh) else None, len(micro_batches))

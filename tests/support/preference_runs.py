@@ -26,6 +26,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2": {"model_parallel_size": 2},
     "tp2, sequence parallel": {"model_parallel_size": 2, "sequence_parallel": "true"},
     "pp2": {"pipe_parallel_size": 2},
+    "cp2": {"context_parallel_size": 2},
     "ZeRO-3": {"zero_optimization.stage": 3},
 }
 DESCENT = {

@@ -320,7 +320,7 @@ def context_parallel_divides_heads(
 
 @check
 def context_parallel_excludes(
-    context_parallel_size: int, attention_config: Sequence[str], moe_num_experts: int, train_impl: str,
+    context_parallel_size: int, attention_config: Sequence[str], moe_num_experts: int,
     optimizer__type: str, compile_layers: bool, eval_tasks: Sequence[str] | None,
 ) -> Finding | None:  # fmt: skip
     """Context parallel ranks exchange their positions within attention, and sum the losses of their tokens. What needs
@@ -336,7 +336,6 @@ def context_parallel_excludes(
     others = {
         f"attention_config ({listed(recurrent, 'and')})": ("attention_config", bool(recurrent)),
         f"moe_num_experts ({moe_num_experts})": ("moe_num_experts", moe_num_experts > 1),
-        f"train_impl ({train_impl})": ("train_impl", train_impl != "normal"),
         f"optimizer.type ({optimizer__type})": ("optimizer.type", is_onebit(optimizer__type)),
         "compile_layers": ("compile_layers", compile_layers),
         "eval_tasks": ("eval_tasks", bool(eval_tasks)),

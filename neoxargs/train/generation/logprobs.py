@@ -18,6 +18,7 @@ from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.losses.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
+from neoxargs.train.parallel.communicate import gather_positions, shard_of_positions
 from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
@@ -56,7 +57,8 @@ class ScoringLoss:
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         """Return the mean loss over the labels, in nats."""
-        labels_BS = batch.labels
+        context = self.loss.context
+        labels_BS = shard_of_positions(batch.labels, context)
         # In slices of the sequence, because the logits of all positions would need too much memory.
         most = LOGITS_AT_ONCE.get(labels_BS.device.type, 2**27)
         step = max(1, most // (self.loss.vocabulary.padded * labels_BS.shape[0]))
@@ -64,8 +66,10 @@ class ScoringLoss:
         pairs = [self._score(Readout(readout.hidden[:, part], readout.weight), labels_BS[:, part]) for part in parts]
         logs_BS, likeliest_BS = (torch.cat(of_parts, dim=1) for of_parts in zip(*pairs, strict=True))
         # To the host, because the scores of a long task would fill the GPU.
-        self.results.append(Scored(labels_BS.cpu(), logs_BS.cpu(), likeliest_BS.cpu()))
-        return -logs_BS.sum() / (labels_BS != IGNORED).sum().clamp(min=1)
+        logs_BS = gather_positions(logs_BS, context)
+        likeliest_BS = gather_positions(likeliest_BS.to(logs_BS.dtype), context).bool()
+        self.results.append(Scored(batch.labels.cpu(), logs_BS.cpu(), likeliest_BS.cpu()))
+        return -logs_BS.sum() / (batch.labels != IGNORED).sum().clamp(min=1)
 
     def _score(self, readout: Readout, labels_BS: Tensor) -> tuple[Tensor, Tensor]:
         logits_BSV, ignored_BS = self.loss.softmax_logits(readout).float(), labels_BS == IGNORED
@@ -94,7 +98,7 @@ class Scorer:
         #: (stages - 1) micro batches.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
         #: Whether this rank returns scores: one rank of those that have computed the same ones.
-        self.reports = mesh.tensor.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
+        self.reports = mesh.tensor.rank == mesh.context.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
 
     @torch.no_grad()
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:

@@ -25,7 +25,7 @@ from neoxargs.files.token_files import index
 from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
-from neoxargs.train.parallel.communicate import enter_region, gather_sequence, shard_of_positions
+from neoxargs.train.parallel.communicate import enter_region, gather_positions, gather_sequence, shard_of_positions
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
@@ -110,12 +110,13 @@ class Loss:
 
         For losses other than the mean cross entropy, such as those of preference training.
         """
-        arguments = (self._hidden(readout), readout.weight, labels_BS.flatten(), replace(self, z=0.0))
+        own_BS = shard_of_positions(labels_BS, self.context)
+        arguments = (self._hidden(readout), readout.weight, own_BS.flatten(), replace(self, z=0.0))
         logs_T = apply(_LogProbabilities, *arguments)
-        return logs_T.view(labels_BS.shape)
+        return gather_positions(logs_T.view(own_BS.shape), self.context)
 
     def _hidden(self, readout: Readout) -> Tensor:
-        """Return hidden_TD of the full sequence."""
+        """Return hidden_TD of all positions of this context parallel rank."""
         # Each rank multiplies with its rows of the weight, so the gradients are summed over the ranks.
         whole_BSD = enter_region(readout.hidden, self.tensor, self.sequence)
         return whole_BSD.flatten(0, -2)

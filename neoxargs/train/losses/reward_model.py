@@ -15,7 +15,7 @@ from torch import Tensor
 from neoxargs.train.losses.cross_entropy import IGNORED, Loss, Readout
 from neoxargs.train.losses.means import Means
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.parallel.communicate import gather_replicated
+from neoxargs.train.parallel.communicate import gather_positions, gather_replicated
 
 #: What is reported of every step and evaluation, by GPT-NeoX's names: means over the pairs of the two rewards and of
 #: their difference, and the share of the pairs in which it is positive.
@@ -46,7 +46,7 @@ class RewardLoss(Loss):
 
     def rewards(self, readout: Readout, labels_BS: Tensor) -> Tensor:
         """Return the reward of each answer, (B), in fp32. readout: its weight is (1, D)."""
-        hidden_BSD = gather_replicated(readout.hidden, self.sequence)
+        hidden_BSD = gather_positions(gather_replicated(readout.hidden, self.sequence), self.context)
         positions_S = torch.arange(labels_BS.shape[1], device=labels_BS.device)
         last_B = (positions_S * (labels_BS != IGNORED)).amax(1)
         read_BD = hidden_BSD[torch.arange(len(last_B), device=last_B.device), last_B]

@@ -24,7 +24,7 @@ from neoxargs.train.model.scales import multipliers, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
 from neoxargs.train.parallel.communicate import register_gradient_sum, shard_of_positions
 from neoxargs.train.parallel.init import first_rows, initializer
-from neoxargs.train.parallel.layers import VocabEmbedding, Weights
+from neoxargs.train.parallel.layers import VocabEmbedding, Weights, within
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
@@ -85,14 +85,15 @@ class PositionEmbedding(nn.Module):
             method = initializer(init.init_method, init, shape)
             self.table = weights.parameter("table", (rows, shape.hidden_size), method)
         self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, weights)
-        self.sequence, self.positions = weights.ranks.sequence, weights.ranks.positions
+        self.context, self.sequence = weights.ranks.context, weights.ranks.sequence
         register_gradient_sum(self.parameters(), self.sequence)
         #: Set during text generation only.
         self.cache: Cache | None = None
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)
-        first = self.positions.rank * hidden_BSD.shape[1]
+        ranks = within(self.context, self.sequence)
+        first = ranks.rank * hidden_BSD.shape[1]
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
             hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, first)
@@ -100,7 +101,7 @@ class PositionEmbedding(nn.Module):
         positions_BS = None if self.cache is None else self.cache.positions
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
-            positions_BS = shard_of_positions(positions_in_document(starts_BS), self.positions)
+            positions_BS = shard_of_positions(positions_in_document(starts_BS), ranks)
         rows = slice(self.offset + first, self.offset + first + hidden_BSD.shape[1])
         if self.table is not None:
             table = self.table[rows] if positions_BS is None else self.table[self.offset + positions_BS]

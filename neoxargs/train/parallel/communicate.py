@@ -72,6 +72,14 @@ def shard_of_positions(x: Tensor, axis: Axis) -> Tensor:
     return x.chunk(axis.size, dim=1)[axis.rank]
 
 
+def gather_positions(x: Tensor, axis: Axis) -> Tensor:
+    """Gather the positions of all ranks: (B, S / ranks, …) -> (B, S, …), of which every rank computes the same loss.
+
+    The gradient of a rank's positions is multiplied by the number of ranks, over which gradients are then averaged.
+    """
+    return x if axis.size == 1 else apply(_GatherPositions, x, axis)
+
+
 def positions_to_heads(x: Tensor, axis: Axis) -> Tensor:
     """Exchange the heads of this rank's positions for its share of the heads: (B, S / ranks, N, …) -> (B, S, N / ranks,
     …), as in DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509)."""
@@ -197,6 +205,12 @@ class _GatherReplicated(_Gather):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         # This rank's shard of the sequence; each rank has computed the same full gradient.
         return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank].contiguous(), None
+
+
+class _GatherPositions(_Gather):
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return shard_of_positions(gradient, ctx.axis) * ctx.axis.size, None
 
 
 class _Scatter(torch.autograd.Function):

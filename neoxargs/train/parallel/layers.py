@@ -97,16 +97,11 @@ class Ranks:
     @property
     def heads(self) -> Axis:
         """The ranks among which attention divides the heads. Not for communication."""
-        return _within(self.tensor, self.context)
-
-    @property
-    def positions(self) -> Axis:
-        """The ranks among which layers divide the positions outside of parallel regions. Not for communication."""
-        return _within(self.context, self.sequence)
+        return within(self.tensor, self.context)
 
 
-def _within(outer: Axis, inner: Axis) -> Axis:
-    """Return the axis whose consecutive ranks are those of `inner`."""
+def within(outer: Axis, inner: Axis) -> Axis:
+    """Return the axis of both, whose consecutive ranks are those of `inner`. Not for communication."""
     return Axis(outer.size * inner.size, outer.rank * inner.size + inner.rank)
 
 

@@ -18,6 +18,8 @@ from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.time.communication import context_messages
 from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.generation.logprobs import Scorer
+from neoxargs.train.generation.paused import paused
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
@@ -182,13 +184,16 @@ def test_the_messages_are_those_of_the_plan(kind: str) -> None:
 STEPS = 4
 ZERO1: dict[str, Any] = {"zero_optimization": {"stage": 1}}
 SHARDS = TENSOR | {"sequence_parallel": True}
-LORA = {"lora.rank": 4, "lora.alpha": 8.0, "lora.targets": "all"}
+LORA = {"lora.rank": 4}
 PROMPT = {"soft_prompt_tuning.enabled": True, "soft_prompt_tuning.num_tokens": 5}
 OTHERS = {
     "by token": {"loss_average": "tokens"},
     "recomputed": RECOMPUTE,
     "selective": {"checkpoint_activations": "selective", "pos_emb": "rotary", "norm": "rmsnorm"},
     "lamb": {"optimizer.type": "Lamb"},
+    "LoRA": LORA,
+    "prompt": PROMPT,
+    "watched": {"on_spike": "skip", "log_grad_norm": True},
 }
 
 
@@ -268,6 +273,31 @@ def test_masked_labels_and_shorter_sequences() -> None:
     for name, curve in found.items():
         kind = name.partition(", ")[2]
         assert curve == pytest.approx(found[f"alone, {kind}" if kind else "alone"], rel=5e-6), name
+
+
+def scored(trials: dict[str, Trial]) -> dict[str, list[float]]:
+    """The log-probability of each label of a micro batch, in training."""
+    found = {}
+    for name, training in started(trials):
+        tokens, labels = batch(2)
+        scorer = Scorer(training.engine, training.mesh, 2)
+        with paused(training.engine):
+            scores = scorer.run(iter([MicroBatch(tokens, unevenly(labels))]), 1)
+        found[name] = [x for each in scores for x in each.logs.flatten().tolist()]
+    return found
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_log_probabilities_of_labels(world: int) -> None:
+    trials = {"cp": Trial(CP2), "shards": Trial(SHARDS)}
+    if world == 4:
+        trials = {"cp x tp, shards": Trial(CP2 | SHARDS), "cp x pp": Trial(CP2 | TWO_STAGES)}
+    alone = run_ranks(scored, 1, {"": Trial()})[0][""]
+    ranks = run_ranks(scored, world, trials)
+    for name in trials:
+        reported = [rank[name] for rank in ranks if rank[name]]
+        assert len(reported) == 1
+        assert reported[0] == pytest.approx(alone, abs=2e-6), name
 
 
 def dropped() -> list[float]:
