@@ -18,13 +18,16 @@ from neoxargs.facts.gradient_sum import BYTES, bucket_elements
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import flops_per_token
+from neoxargs.facts.muon import flops, muon_matrices
 from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths
+from neoxargs.facts.trained import is_frozen
 from neoxargs.hosts.device_table import Device
 from neoxargs.plan.given.assumptions import CONFIGURED, DEFAULT, SINGLE, Assumptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.activations import selectively_recomputed
 from neoxargs.plan.memory.stages import Stage
 from neoxargs.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
+from neoxargs.plan.memory.weights import first_uses
 from neoxargs.plan.time.communication import (
     Messages,
     Operator,
@@ -34,7 +37,7 @@ from neoxargs.plan.time.communication import (
     pipeline_messages,
     tensor_messages,
 )
-from neoxargs.plan.time.roofline import layer_time, loss_time
+from neoxargs.plan.time.roofline import Rates, layer_time, loss_time
 
 #: Kernels of a layer, forward and backward, with those that add its gradients to sums in fp32.
 KERNELS = 80
@@ -162,7 +165,8 @@ def estimate_speed(
         data=_exposed(states, batches, compute, links.data),
         experts=exchanging,
         context=context,
-        optimizer=_optimizer(states, device, sent, assumed),
+        optimizer=_optimizer(states, device, sent, assumed)
+        + max(_newton_schulz(config, stage, states, device, assumed) for stage in stages),
         lost=0.0,
         volume=sent,
         tokens=sequences_per_batch(config) * config.shape.seq_length,
@@ -362,6 +366,28 @@ def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, a
     # Plain SGD without master weights reads weight and gradient, and writes the weight.
     traffic = assumed.step_traffic if optimizer_bytes_per_parameter(states) else 3 * states.number_size
     return states.partition * traffic / (device.bandwidth * assumed.bandwidth)
+
+
+def _newton_schulz(config: Config, stage: Stage, states: ModelStates, device: Device, assumed: Assumptions) -> float:
+    """Seconds of Muon's iterations, which compute in fp32, without gathering the matrices; those of recurrent layers
+    are not counted.
+
+    Every rank that has a part of a matrix computes all of it: with ZeRO-3 and tensor parallelism each rank all of them,
+    and with ZeRO-1 and 2 about one more than its share.
+    """
+    if (config.optimizer.type or "").lower() != "muon" or is_frozen(config):
+        return 0.0
+    params, parallel = config.optimizer_params, config.parallel
+    by_tensor = 1 if config.moe.enable_expert_tensor_parallelism else parallel.model_parallel_size
+    layers = [layer for layer in first_uses(config, stage.layers) if has_attention(config, layer)]
+    found = [each for layer in layers for each in muon_matrices(config, layer)]
+    count = sum(each.number for each in found) or 1
+    operations = 0.0
+    for each in found:
+        own = flops(each, params.ns_method == "gram", params.ns_steps)
+        operations += own / (parallel.moe_expert_parallel_size * by_tensor if each.of_experts else 1)
+    share = min(1.0, 1 / states.data_ranks + 1 / count) if states.zero_stage in (1, 2) else 1.0
+    return share * operations / Rates.of(device, SINGLE, config.shape.seq_length, assumed).products
 
 
 def _largest(config: Config, stages: list[Stage], assumed: Assumptions) -> ModelStates:

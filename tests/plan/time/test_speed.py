@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from neoxargs.facts.gradient_sum import BYTES
+from neoxargs.facts.muon import flops, muon_matrices
 from neoxargs.plan.command import plan_and_suggest
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.states import ModelStates
 from neoxargs.plan.output.text import to_text
+from neoxargs.plan.time.roofline import Rates
 from tests.support import smallest
 from tests.support.snapshots import pinned
 
@@ -117,3 +119,23 @@ def test_a_run_with_growing_sequences_takes_the_time_of_its_phases(tmp_path: Pat
     sizes = growing.speed.sizes
     here = sizes.resumed(400, sizes.samples_after(400))
     assert growing.speed.between(here, 600) == pytest.approx(100 * alone[1024] + 100 * alone[2048])
+
+
+MUON = "optimizer.type=Muon", "optimizer.params.lr=0.01"
+
+
+def test_muon_s_iteration_takes_time_and_zero_1_divides_it(tmp_path: Path) -> None:
+    def seconds(*changes: str) -> float:
+        return plan_and_stream(tmp_path, *changes)[0].speed.optimizer
+
+    plan, _ = plan_and_stream(tmp_path, *MUON, "zero_optimization.stage=3")
+    config, layers = plan.config, range(plan.config.shape.num_layers)
+    operations = [flops(each, True, 5) for layer in layers for each in muon_matrices(config, layer)]
+    rate = Rates.of(plan.target.device, 4, config.shape.seq_length, plan.target.assumed).products
+    adam, whole = (seconds(kind, "zero_optimization.stage=3") for kind in ("optimizer.type=Lion", MUON[0]))
+    assert whole - adam == pytest.approx(sum(operations) / rate, rel=1e-3)
+    divided = seconds(MUON[0], "zero_optimization.stage=1") - seconds(
+        "optimizer.type=Lion", "zero_optimization.stage=1"
+    )
+    assert 1 / 8 < divided / (whole - adam) < 1 / 4
+    assert seconds(*MUON, "zero_optimization.stage=3", "model_parallel_size=2") >= sum(operations) / rate

@@ -12,8 +12,10 @@ import deepspeed
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from neoxargs.facts.lr_schedule import rates
+from neoxargs.facts.muon import flops, muon_matrices
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.optim.muon import orthogonal
@@ -102,6 +104,40 @@ def test_a_step_is_orthogonal_in_fp32_without_zero(engine: int, method: str) -> 
     ):
         largest = moved[name].abs().max()
         assert largest == pytest.approx(1, abs=1e-2), name  # Adam's first step
+
+
+def products(trials: dict[str, Trial]) -> dict[str, tuple[int, int]]:
+    """Return the operations of the matrix products in an optimizer step, as torch counts them and as computed."""
+    found = {}
+    for name, training in started(trials):
+        optimizer = training.engine.deepspeed.optimizer
+        step, counter = optimizer.step, FlopCounterMode(display=False)
+
+        def counted(*given: Any, step: Any = step, counter: Any = counter) -> Any:
+            with counter:
+                return step(*given)
+
+        optimizer.step = counted
+        training.step()
+        params, layers = training.config.optimizer_params, range(training.config.shape.num_layers)
+        each = [flops(some, params.ns_method == "gram", params.ns_steps)
+                for layer in layers for some in muon_matrices(training.config, layer)]  # fmt: skip
+        found[name] = counter.get_total_flops(), sum(each)
+    return found
+
+
+def test_the_operations_of_the_iteration_are_those_that_are_counted() -> None:
+    trials = {
+        f"{name} {method}": muon(**config, **{"optimizer.params.ns_method": method})
+        for method in ("gram", "standard")
+        for name, config in {
+            "plain": {}, "fused": FUSED, "one matrix": {**FUSED, "optimizer.params.split_qkv": False},
+            "experts": {**EXPERTS, "moe_expert_interval": 2, "moe_num_shared_experts": 2},
+            "4 steps": {"optimizer.params.ns_steps": 4},
+        }.items()
+    }  # fmt: skip
+    [found] = run_ranks(products, 1, trials)
+    assert all(counted == computed > 0 for counted, computed in found.values()), found
 
 
 @pytest.mark.shows("optimizer")
