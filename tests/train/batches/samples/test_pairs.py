@@ -12,10 +12,11 @@ import torch
 from neoxargs.files.token_files.sources import Source
 from neoxargs.registry.data import Data
 from neoxargs.train.batches import datasets
-from neoxargs.train.batches.datasets import Sampling
+from neoxargs.train.batches.datasets import Sampling, training_samples
 from neoxargs.train.batches.loader import batches
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import ALONE
+from tests.support.configure import configure
 from tests.support.finetuning import token_file
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of megatron-core, when it is imported
@@ -67,3 +68,22 @@ def test_a_token_after_an_end_token_of_a_pair_can_be_left_out(tmp_path: Path) ->
     labels = [torch.cat([samples[i]["loss_mask"] for i in range(3)]).sum().item() for samples, _ in sampled]
     assert labels[0] - labels[1] == 2  # the 7 of [5, 6, 7], and the 14 of [5, 6, 14, 15]
     assert [*sampled[0][1].references.tables] != [*sampled[1][1].references.tables]
+
+
+def test_pairs_follow_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for offset, name in ((100, "a"), (200, "b")):
+        for answer, token in (("chosen", 1), ("rejected", 2)):
+            token_file(Path(f"{name}_{answer}"), [[offset + document, token] for document in range(40)])
+    config = configure(
+        "{train_impl: dpo, dataset_impl: pairwise, pack_impl: unpacked, tokenizer_type: ByteLevelTokenizer, "
+        "pos_train_data_paths: [a_chosen, b_chosen], neg_train_data_paths: [a_rejected, b_rejected], "
+        "train_iters: 20, train_data_mixture: [{until: 10, weights: [3, 1]}, {weights: [1, 3]}]}",
+        gpus=1,
+    )
+    samples = training_samples(config, Path("index"), rows=999)
+    read = [samples[number]["tokens"][:, :2].tolist() for number in range(40)]
+    assert all(one[0] == other[0] and (one[1], other[1]) == (1, 2) for one, other in read)
+    of_a = [one[0] < 200 for one, _ in read]
+    assert sum(of_a[:20]) == pytest.approx(15, abs=1) and sum(of_a[20:]) == pytest.approx(5, abs=1)
+    assert len({one[0] for one, _ in read}) == 40  # none twice
