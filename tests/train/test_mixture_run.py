@@ -78,3 +78,26 @@ def test_it_goes_on_in_another_layout(files: Path, whole: list[float], tmp_path:
     losses(files, tmp_path, layout, exit_interval=MIDDLE, **saves)
     # Sums of gradients in another order.
     assert losses(files, tmp_path, "one rank", **saves) == pytest.approx(whole, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_preference_pairs_go_on_while_the_shares_move(files: Path, tmp_path: Path) -> None:
+    """The reference model rates the answers that the mixture reads, and a resumed run has the same losses."""
+    random = np.random.default_rng(2)
+    for name in ("web", "code"):
+        for answer in ("pos", "neg"):
+            token_file(files / f"{name}_{answer}", random.integers(97, 123, (40, 20)).tolist())
+    paths = {f"{answer}_train_data_paths": [str(files / f"{name}_{answer}") for name in ("web", "code")]
+             for answer in ("pos", "neg")}  # fmt: skip
+    none = {f"{split}_data_paths": None for split in ("train", "valid", "test")}
+    pairs: dict[str, Any] = {
+        "train_impl": "dpo", "dataset_impl": "pairwise", "pack_impl": "unpacked", **paths, **none,
+        "train_data_max_epochs": None,
+    }  # fmt: skip
+    whole = losses(files, tmp_path / "whole", "one rank", **pairs)
+    saves = {"save": str(tmp_path / "ckpt"), "load": str(tmp_path / "ckpt"), "checkpoint_factor": MIDDLE}
+    losses(files, tmp_path, "one rank", exit_interval=MIDDLE, **pairs, **saves)
+    assert len(whole) == 8 and losses(files, tmp_path, "one rank", **pairs, **saves) == whole
+    assert (
+        losses(files, tmp_path / "other", "one rank", **pairs | {"train_data_mixture": [{"weights": [1, 1]}]}) != whole
+    )
