@@ -40,11 +40,18 @@ from neoxargs.base.text import GIB  # noqa: E402
 from neoxargs.facts.model import flops_per_token  # noqa: E402
 from neoxargs.hosts.device_table import find_device  # noqa: E402
 from neoxargs.plan.estimate import Plan, make_plan  # noqa: E402
+from neoxargs.plan.given.assumptions import SINGLE  # noqa: E402
 from neoxargs.plan.given.options import PlanOptions  # noqa: E402
 from neoxargs.plan.given.target import choose_target  # noqa: E402
 from neoxargs.plan.memory.activation_sizes import ActivationSizes  # noqa: E402
 from neoxargs.plan.memory.activations import micro_batches_in_flight  # noqa: E402
-from neoxargs.plan.time.communication import Message, Messages, pipeline_messages, tensor_messages  # noqa: E402
+from neoxargs.plan.time.communication import (  # noqa: E402
+    Message,
+    Messages,
+    context_messages,
+    pipeline_messages,
+    tensor_messages,
+)
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.runs.run_spec import resolve_run  # noqa: E402
 
@@ -71,6 +78,7 @@ class Figures:
     flops: int
     """Floating point operations of one micro batch."""
     tensor: Messages
+    """Of tensor and context parallel ranks."""
     pipeline: Messages
 
 
@@ -190,7 +198,7 @@ def model_operations(plan: Plan, index: int) -> float:
     vocabulary = 6 * rows * config.shape.hidden_size
     layers = (flops_per_token(config, rows) - vocabulary) * len(stage.layers) / config.shape.num_layers
     tokens = config.batch.train_micro_batch_size_per_gpu * config.shape.seq_length
-    return float(tokens * (layers + (vocabulary if stage.last else 0)) / plan.layout.tensor)
+    return float(tokens * (layers + (vocabulary if stage.last else 0)) / plan.layout.tensor / plan.layout.context)
 
 
 def planned(plan: Plan, index: int) -> Figures:
@@ -200,7 +208,7 @@ def planned(plan: Plan, index: int) -> Figures:
     return Figures(
         most,
         stage_operations(plan.config, memory.stage, rows).total,
-        tensor_messages(sizes, memory.stage, rows),
+        tensor_messages(sizes, memory.stage, rows) + context_messages(sizes, memory.stage),
         pipeline_messages(sizes, memory.stage),
     )
 
@@ -243,12 +251,15 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
     # as many as are in flight at a time, and in a pipeline one more, which starts when one of them has ended
     micro_batches = min(batch.gradient_accumulation_steps, in_flight + (layout.pipe > 1))
     samples = f"train_batch_size={micro_batches * batch.train_micro_batch_size_per_gpu}"
-    one_replica = resolve(files, [*sets, samples], gpus=layout.tensor * layout.pipe)
+    in_stage = layout.tensor * layout.context
+    one_replica = resolve(files, [*sets, samples], gpus=in_stage * layout.pipe)
     device = find_device(DEVICE)
-    with fake_rank(stage * layout.tensor, one_replica.parallel) as mesh:
+    with fake_rank(stage * in_stage, one_replica.parallel) as mesh:
         deepspeed = build(one_replica, plan.vocab_rows, mesh)
         recorder = trace(deepspeed, one_replica, Roof(device.half, device.single, device.bandwidth))
-    messages = [message for message in recorder.messages if message.floats and message.operator != "broadcast"]
+    # not those of a single number: the mean loss, once in a step
+    counted = (each for each in recorder.messages if each.floats and each.size > SINGLE)
+    messages = [message for message in counted if message.operator != "broadcast"]
     between = [message for message in messages if message.operator in ("send", "recv")]
     figures = Figures(
         recorder.peak(ACTIVATIONS, LOGITS).total,

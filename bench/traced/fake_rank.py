@@ -73,16 +73,18 @@ class NoValues(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "c10d":
-            return func(*_as_small_as_possible(args), **kwargs)
+            # What all ranks exchange is divided among them, and may be nothing.
+            size = 0 if func._overloadpacket.__name__ == "alltoall_base_" else 1
+            return func(*_as_small_as_possible(args, size), **kwargs)
         if func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device="cpu")
         return func(*args, **kwargs)
 
 
-def _as_small_as_possible(args: Any) -> Any:
+def _as_small_as_possible(args: Any, size: int) -> Any:
     """Replace the tensors of a message, which nobody reads; of a reduce-scatter torch checks how many fit in one."""
     least = max(1, min((x.numel() for x in tree_leaves(args) if isinstance(x, Tensor)), default=1))
-    return tree_map_only(Tensor, lambda x: torch.empty(x.numel() // least, device="cpu"), args)
+    return tree_map_only(Tensor, lambda x: torch.empty(size * x.numel() // least, device="cpu"), args)
 
 
 def _stand_ins() -> Iterator[Any]:

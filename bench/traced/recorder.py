@@ -186,6 +186,7 @@ class Recorder(TorchDispatchMode):
 MESSAGES = {
     "allreduce_": "all_reduce",
     "_allgather_base_": "all_gather",
+    "alltoall_base_": "all_to_all",
     "allgather_": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
     "reduce_scatter_": "reduce_scatter",

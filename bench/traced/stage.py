@@ -137,6 +137,7 @@ class Stage:
         """The hidden states between stages."""
         shape, parallel = self.config.shape, self.config.parallel
         shards = parallel.model_parallel_size if parallel.sequence_parallel else 1
+        shards *= parallel.context_parallel_size
         return self.config.batch.train_micro_batch_size_per_gpu, shape.seq_length // shards, shape.hidden_size
 
     @property

@@ -51,6 +51,19 @@ def test_the_plan_agrees_with_sequence_parallelism(bench: Any, recompute: str) -
         assert {"all_gather", "reduce_scatter"} <= {operator for operator, _ in row.traced.tensor}
 
 
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+@pytest.mark.parametrize("heads", [[], ["num_kv_heads=1", "pos_emb=rotary", "rotary_pct=1"]])
+def test_the_plan_agrees_with_context_parallelism(bench: Any, recompute: str, heads: list[str]) -> None:
+    [row] = bench.compare("gpt-2-small", "data-parallel", [recompute, "context_parallel_size=2", *heads])
+    assert row.memory_error == pytest.approx(0, abs=0.01)
+    assert row.agrees and {operator for operator, _ in row.traced.tensor} == {"all_to_all"}
+
+
+def test_the_plan_agrees_with_context_and_tensor_parallelism(bench: Any) -> None:
+    for row in bench.compare("pythia-70m", "tp2-pp2", ["context_parallel_size=2"]):
+        assert row.agrees, bench._in_words(row)
+
+
 GEMMA = ["norm=rmsnorm", "apply_layernorm_1p=true", "norm_placement=both", "final_logit_softcapping=30"]
 QWEN = ["norm=rmsnorm", "use_qk_layernorm=true", "num_kv_heads=4", "pos_emb=rotary"]
 OLMO = ["norm=rmsnorm", "use_qk_layernorm=true", "qk_layernorm_scope=all_heads", "norm_placement=after"]
