@@ -138,6 +138,8 @@ def _tensor(ranks: int, **changes: Any) -> dict[str, Any]:
 
 #: So small that the model's gradients fill several.
 BUCKETS = {"zero_optimization.reduce_bucket_size": 20_000}
+#: Queries, keys and values are exchanged by all-to-all.
+CONTEXT = {"context_parallel_size": 2}
 
 
 def _stages(count: int, **changes: Any) -> dict[str, Any]:
@@ -152,7 +154,9 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "bf16, ZeRO-3": BF16 | _zero(3, **BUCKETS),
     "experts divided": BF16 | DIVIDED,
     "tp2 x pp2, sequence parallel": BF16 | _tensor(2) | _stages(2) | SEQUENCE,
+    "cp2": BF16 | CONTEXT,
     "fp32": {},
+    "fp32, cp2": CONTEXT,
     "fp32, tp2, sequence parallel": _tensor(2) | SEQUENCE,
     "fp32, pp2": _stages(2),
     "fp32, ZeRO-3": _zero(3, **BUCKETS),
@@ -165,6 +169,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "tp4, sequence parallel": BF16 | _tensor(4) | SEQUENCE,
     "pp4": BF16 | _stages(4),
     "tp2": BF16 | _tensor(2),
+    "cp2 x tp2": BF16 | CONTEXT | _tensor(2),
     "tp2, experts": BF16 | _tensor(2) | TOPK,
     "experts divided by four": BF16 | DIVIDED | {"moe_expert_parallel_size": 4},
     "tp2, sequence parallel, recomputed": BF16 | _tensor(2) | SEQUENCE | {"checkpoint_activations": "selective"},
@@ -176,7 +181,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
 }
 #: What a layout of several GPUs is compared with, besides what `fp32_on_cpu` says: one process.
 ONE_PROCESS = {"model_parallel_size": 1, "pipe_parallel_size": 0, "sequence_parallel": False,
-               "moe_expert_parallel_size": 1, "zero_optimization.stage": 1}  # fmt: skip
+               "context_parallel_size": 1, "moe_expert_parallel_size": 1, "zero_optimization.stage": 1}  # fmt: skip
 
 
 def compare_layouts(names: Sequence[str], small: bool, end: float) -> list[Row]:
@@ -243,7 +248,8 @@ def compare_layouts_of_several(names: Sequence[str], gpus: int, small: bool, end
 
 def replicas(config: Mapping[str, Any], gpus: int) -> int:
     """Return the data parallel size of a layout on so many GPUs; 0 if it does not divide them."""
-    count, rest = divmod(gpus, config["model_parallel_size"] * max(config["pipe_parallel_size"], 1))
+    context = config.get("context_parallel_size", 1)
+    count, rest = divmod(gpus, config["model_parallel_size"] * max(config["pipe_parallel_size"], 1) * context)
     return 0 if rest or count % config.get("moe_expert_parallel_size", 1) else count
 
 

@@ -233,7 +233,7 @@ def _build(config: Config) -> tuple[Any, Iterator[Any] | None]:
     setup.set_seeds(config.training.seed)
     trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows, eod=0), layout)
     pin = trained.deepspeed.device.type == "cuda"
-    return trained, _batches(config, layout.data.rank, pin) if trained.reads_data else None
+    return trained, _batches(config, layout.samples.rank, pin) if trained.reads_data else None
 
 
 def _batches(config: Config, replica: int, pin: bool) -> Iterator[Any]:
