@@ -249,6 +249,24 @@ def test_training_is_the_same_on_every_layout(losses: dict[str, Losses]) -> None
         assert here.held_out == pytest.approx(alone.held_out, rel=5e-3 if half else 5e-6), name
 
 
+def unsummed() -> list[float | None]:
+    """Losses and gradient norms of two steps in which ranks keep their own gradients."""
+    FAULTS["no_sum_over_replicas"]()
+    _, training = next(started({"": Trial(CP2)}))
+    results = [training.engine.train_step(training.batches) for _ in range(2)]
+    return [value for result in results for value in (result.loss, result.grad_norm)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_missing_sum_over_context_ranks_is_seen(losses: dict[str, Losses]) -> None:
+    first, norm, second, _ = run_ranks(unsummed, 2)[0]
+    alone = losses["learned, alone"]
+    assert first == pytest.approx(alone.train[0], rel=1e-6)
+    assert norm != pytest.approx(alone.norms[0], rel=1e-2)
+    assert second != pytest.approx(alone.train[1], rel=1e-4)
+
+
 MASKED = {
     1: {"alone": Trial(), "alone, by token": Trial({"loss_average": "tokens"}), "alone, cut": Trial()},
     2: {"cp2": Trial(CP2), "cp2, by token": Trial(CP2 | {"loss_average": "tokens"}), "cp2, cut": Trial(CP2)},
