@@ -86,7 +86,7 @@ class Scores(nn.Module):
             query_BNSH,
             key_BKCH,
             value_BKCH,
-            score_mod=self._change(flex.alibi_change(mask_rule, query_BNSH.device, tables)),
+            score_mod=flex.bounded(self.rule.softcap, flex.alibi_change(mask_rule, query_BNSH.device, tables)),
             block_mask=flex.block_mask(mask_rule, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
             enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
         )
@@ -105,15 +105,3 @@ class Scores(nn.Module):
         batch, _, seq, _ = query_BNSH.shape
         bounds = varlen.document_bounds(batch, seq, query_BNSH.device, starts_BS, tables)
         return varlen.attend(query_BNSH, key_BKSH, value_BKSH, window, bounds)
-
-    def _change(self, lower: flex.Change | None) -> flex.Change | None:
-        """Return the function of scores that bounds them and adds a bias; None if they stay as they are."""
-        bound = self.rule.softcap
-        if not bound:
-            return lower
-
-        def change(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-            score = bound * torch.tanh(score / bound)
-            return lower(score, batch, head, row, column) if lower else score
-
-        return change

@@ -48,16 +48,43 @@ def kernel(compiled: bool) -> Any:
     return torch.compile(flex_attention, fullgraph=True, **limit)  # type: ignore[call-overload]
 
 
-def alibi_change(rule: MaskRule, device: torch.device, tables: Tables) -> Change | None:
-    """Return the function that adds ALiBi's bias to scores; None without it."""
+def with_lse(compiled: bool, *inputs: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return what the kernel computes, and the log-sum-exp of each query's scores, (B, N, S) in fp32."""
+    if numbers(torch.__version__) < (2, 9):
+        return kernel(compiled)(*inputs, **options, return_lse=True)  # type: ignore[no-any-return]
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    context_BNSH, others = kernel(compiled)(*inputs, **options, return_aux=AuxRequest(lse=True))
+    return context_BNSH, others.lse
+
+
+def alibi_change(rule: MaskRule, device: torch.device, tables: Tables, shift: Tensor | None = None) -> Change | None:
+    """Return the function that adds ALiBi's bias to scores; None without it.
+
+    shift: by how much the positions of rows exceed those of columns, if they are of two chunks of a sequence.
+    """
     if not rule.slopes:
         return None
     slopes = tables.get(("slopes", device), lambda: torch.tensor(rule.slopes, device=device))
 
+    further: Tensor | int = 0 if shift is None else shift
+
     def lower(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return score - slopes[head] * (row - column)
+        return score - slopes[head] * (row + further - column)
 
     return lower
+
+
+def bounded(softcap: float, change: Change | None) -> Change | None:
+    """Return the function of scores that bounds them (`attn_logit_softcapping`; 0: not), and then changes them."""
+    if not softcap:
+        return change
+
+    def bound(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        score = softcap * torch.tanh(score / softcap)
+        return change(score, batch, head, row, column) if change else score
+
+    return bound
 
 
 def block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
@@ -90,6 +117,25 @@ def _built_block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS:
     return BlockMask.from_kv_blocks(*ordered, BLOCK_SIZE=BLOCK, mask_mod=and_masks(*conditions), seq_lengths=(seq, seq))
 
 
+def block_mask_between(
+    attends: Attends, window: int, begins: tuple[int, int], size: int, device: torch.device, starts_BS: Tensor | None
+) -> Any:
+    """Return `block_mask` for the rows and the columns of two chunks of a sequence, of `size` tokens each.
+
+    attends: by places in the chunks. begins: their first positions. starts_BS: of the whole sequence.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    rows, columns = begins
+    rows_S = torch.arange(rows, rows + size, device=device)
+    firsts_BS = (rows_S - window if window else torch.zeros_like(rows_S)).unsqueeze(0)
+    if starts_BS is not None:
+        firsts_BS = torch.maximum(firsts_BS, starts_BS[:, rows : rows + size])
+    some_BHQK, all_BHQK = _attending_blocks(firsts_BS - columns, BLOCK, rows - columns)
+    ordered = (*_ordered(some_BHQK & ~all_BHQK), *_ordered(all_BHQK))
+    return BlockMask.from_kv_blocks(*ordered, BLOCK_SIZE=BLOCK, mask_mod=attends, seq_lengths=(size, size))
+
+
 def _first_columns(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None) -> Tensor:
     """Return the first token that each token attends to, (B or 1, S): without a pattern, to all from there to itself.
 
@@ -100,16 +146,20 @@ def _first_columns(rule: MaskRule, seq: int, device: torch.device, starts_BS: Te
     return firsts_BS if starts_BS is None else torch.maximum(firsts_BS, starts_BS)
 
 
-def _attending_blocks(firsts_BS: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return whether some, and whether all tokens of a block attend to some, or all, of another: (B, 1, Q, K)."""
+def _attending_blocks(firsts_BS: Tensor, size: int, shift: int = 0) -> tuple[Tensor, Tensor]:
+    """Return whether some, and whether all tokens of a block attend to some, or all, of another: (B, 1, Q, K).
+
+    firsts_BS: as of `_first_columns`, counted from the first column. shift: as of `alibi_change`.
+    """
     seq, device = firsts_BS.shape[1], firsts_BS.device
     begins = torch.arange(0, seq, size, device=device)
     ends = begins + size - 1
+    last = ends.clamp(max=seq - 1)
     first_BQ = firsts_BS[:, begins]  # of the block's first token
-    last_BQ = firsts_BS[:, ends.clamp(max=seq - 1)]
-    some_BQK = (first_BQ[..., None] <= ends) & (begins[:, None] >= begins)
+    last_BQ = firsts_BS[:, last]
+    some_BQK = (first_BQ[..., None] <= last) & (last[:, None] + shift >= begins)
     # The last block may be shorter; its remainder attends to nothing.
-    all_BQK = (last_BQ[..., None] <= begins) & (begins[:, None] >= ends) & (ends[:, None] < seq)
+    all_BQK = (last_BQ[..., None] <= begins) & (begins[:, None] + shift >= ends) & (ends[:, None] < seq)
     return some_BQK.unsqueeze(1), all_BQK.unsqueeze(1)
 
 
@@ -143,6 +193,24 @@ def _layout(rule: MaskRule, device: torch.device) -> Tensor:
 
 
 # torch.compile needs functions that close over tensors and numbers only.
+
+
+def attends(shift: Tensor, is_causal: bool, window: int, starts: tuple[Tensor, Tensor] | None) -> Attends:
+    """Return which tokens of a chunk attend to which of another, by their places in them.
+
+    shift: as of `alibi_change`. is_causal: whether it is the same chunk; otherwise rows come after columns. window: 0
+    if it is wide enough for all. starts: of the rows' and the columns' documents, if attention must not cross them.
+    """
+
+    def both(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        found = row >= column if is_causal else row >= 0
+        if window:
+            found = found & (row + shift - column <= window)
+        if starts is not None:
+            found = found & (starts[0][batch, row] == starts[1][batch, column])
+        return found
+
+    return both
 
 
 def _is_before(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:

@@ -1,0 +1,142 @@
+"""Attention over a sequence that ranks divide among them: keys and values go around, each rank keeps its queries.
+
+A sequence is cut into twice as many chunks as there are ranks; rank r has chunks r and 2n - 1 - r, so that a causal
+mask leaves all ranks the same work (Brandon et al. 2023, arXiv:2311.09431; Liu et al. 2023, arXiv:2310.01889). The
+outputs of pairs of chunks are merged by their log-sum-exp; no rank holds more than its own and its neighbour's keys and
+values, or the scores of more than two chunks. The backward pass sends keys and values around once more, with their
+gradients, and computes the scores of each pair again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.train.process.mesh import Axis
+
+#: Attention of the queries of a chunk to the keys of another: (query_BNSH, key_BKSH, value_BKSH, chunk of the queries,
+#: chunk of the keys) -> context_BNSH, and the log-sum-exp of each query's scores, (B, N, S), in fp32: -inf where it
+#: attends to none of these keys. Differentiable in both results.
+Block = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]]
+#: Whether a token of one chunk may attend to a token of another: (chunk of the queries, chunk of the keys).
+Sees = Callable[[int, int], bool]
+
+
+def chunks_of(rank: int, ranks: int) -> tuple[int, int]:
+    """Return the chunks of a rank, of twice as many as there are ranks."""
+    return rank, 2 * ranks - 1 - rank
+
+
+def positions_of(rank: int, ranks: int, seq: int, device: torch.device | None = None) -> Tensor:
+    """Return the positions of a rank's tokens in a sequence of `seq` tokens, in their order: (S / ranks)."""
+    size = seq // (2 * ranks)
+    return torch.cat(
+        [torch.arange(chunk * size, (chunk + 1) * size, device=device) for chunk in chunks_of(rank, ranks)]
+    )
+
+
+def ring_attention(
+    query_BNSH: Tensor, key_BKSH: Tensor, value_BKSH: Tensor, axis: Axis, block: Block, sees: Sees
+) -> tuple[Tensor, Tensor]:
+    """Return context_BNSH, and the log-sum-exp of each query's scores (B, N, S) in fp32. S: this rank's tokens.
+
+    Collective: all ranks of the axis call it. Both results are differentiable.
+    """
+    context, lse = _Ring.apply(query_BNSH, key_BKSH, value_BKSH, axis, block, sees)  # type: ignore[no-untyped-call]
+    return context, lse
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, axis: Axis, block: Block, sees: Sees
+    ) -> tuple[Tensor, Tensor]:
+        merged = torch.zeros_like(query, dtype=torch.float32)
+        lse = torch.full(query.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
+        for source, (keys, values), _ in _around(axis, torch.stack((key, value))):
+            for rows, columns, own, theirs in _pairs(axis, source, sees, query.shape[-2]):
+                found, found_lse = block(
+                    query[..., own, :], keys[..., theirs, :], values[..., theirs, :], rows, columns
+                )
+                both = torch.logaddexp(lse[..., own], found_lse)
+                # Of a query that has seen no key yet, both are -inf.
+                base = both.masked_fill(both == -torch.inf, 0.0)
+                before, share = (torch.exp(each - base).unsqueeze(-1) for each in (lse[..., own], found_lse))
+                merged[..., own, :] = merged[..., own, :] * before + found.float() * share
+                lse[..., own] = both
+        context = merged.to(query.dtype)
+        ctx.save_for_backward(query, key, value, context, lse)
+        ctx.ring = axis, block, sees
+        return context, lse
+
+    @staticmethod
+    def backward(ctx: Any, of_context: Tensor, of_lse: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, context, lse = ctx.saved_tensors
+        axis, block, sees = ctx.ring
+        of_query = torch.zeros_like(query, dtype=torch.float32)
+        of_both = torch.zeros(2, *key.shape, dtype=torch.float32, device=key.device)
+        for source, (keys, values), carried in _around(axis, torch.stack((key, value)), of_both):
+            assert carried is not None
+            for rows, columns, own, theirs in _pairs(axis, source, sees, query.shape[-2]):
+                parts = query[..., own, :], keys[..., theirs, :], values[..., theirs, :]
+                inputs = [each.detach().requires_grad_() for each in parts]
+                with torch.enable_grad():
+                    found, found_lse = block(*inputs, rows, columns)
+                share = torch.exp(found_lse.detach() - lse[..., own])
+                given = of_context[..., own, :].float()
+                # The share of a pair grows with its log-sum-exp, at the expense of the others'.
+                change = (given * (found.detach().float() - context[..., own, :].float())).sum(-1) + of_lse[..., own]
+                grads = torch.autograd.grad(
+                    (found, found_lse), inputs, ((given * share.unsqueeze(-1)).to(found.dtype), share * change)
+                )
+                of_query[..., own, :] += grads[0]
+                carried[0][..., theirs, :] += grads[1]
+                carried[1][..., theirs, :] += grads[2]
+        return of_query.to(query.dtype), of_both[0].to(key.dtype), of_both[1].to(value.dtype), None, None, None
+
+
+def _pairs(axis: Axis, source: int, sees: Sees, seq: int) -> Iterator[tuple[int, int, slice, slice]]:
+    """Yield the chunks of this rank and of another that see each other, each with its place in a rank's tokens."""
+    halves = slice(0, seq // 2), slice(seq // 2, seq)
+    for rows, own in zip(chunks_of(axis.rank, axis.size), halves, strict=True):
+        for columns, theirs in zip(chunks_of(source, axis.size), halves, strict=True):
+            if sees(rows, columns):
+                yield rows, columns, own, theirs
+
+
+def _around(axis: Axis, own: Tensor, carried: Tensor | None = None) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    """Yield each rank's tensor with its rank, beginning with this one's, while the next one is on its way.
+
+    carried: goes around with it, after what was done to it; at the end, `carried` is what has come back.
+    """
+    held, with_it = own, carried
+    for step in range(axis.size):
+        last = step == axis.size - 1
+        following, arrives = (None, []) if last else _pass_on(axis, held)
+        yield (axis.rank - step) % axis.size, held, with_it
+        if with_it is not None and axis.size > 1:
+            with_it, rest = _pass_on(axis, with_it)
+            arrives += rest
+        for work in arrives:
+            work.wait()
+        held = held if following is None else following
+    if carried is not None and with_it is not None and with_it is not carried:
+        carried.copy_(with_it)
+
+
+def _pass_on(axis: Axis, sent: Tensor) -> tuple[Tensor, list[Any]]:
+    """Send a tensor to the next rank, and return where that of the rank before arrives, with what to wait for."""
+    assert axis.group is not None
+    received = torch.empty_like(sent)
+    following, before = ((axis.rank + step) % axis.size for step in (1, -1))
+    ranks = [dist.get_global_rank(axis.group, each) for each in (following, before)]
+    return received, dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, sent.contiguous(), ranks[0], axis.group),
+            dist.P2POp(dist.irecv, received, ranks[1], axis.group),
+        ]
+    )
