@@ -140,6 +140,7 @@ def _tensor(ranks: int, **changes: Any) -> dict[str, Any]:
 BUCKETS = {"zero_optimization.reduce_bucket_size": 20_000}
 #: Queries, keys and values are exchanged by all-to-all.
 CONTEXT = {"context_parallel_size": 2}
+RING = CONTEXT | {"context_parallel_style": "ring"}
 
 
 def _stages(count: int, **changes: Any) -> dict[str, Any]:
@@ -176,6 +177,11 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "pp2, recomputed": BF16 | _stages(2) | RECOMPUTED,
     "fp16, ZeRO-2": FP16 | _zero(2, **BUCKETS),
     "bf16, ZeRO-3, optimizer in host memory": BF16 | _zero(3, **BUCKETS) | OFFLOADED,
+    "cp2, ring": BF16 | RING,
+    "fp32, cp2, ring, windows and documents": RING
+    | DOCUMENTS
+    | {"sliding_window_width": 50, "attn_logit_softcapping": 50, "num_kv_heads": 2},
+    "cp4, ring": BF16 | RING | {"context_parallel_size": 4},
     "compiled layers, ZeRO-1": BF16 | _zero(1, **BUCKETS) | {"compile_layers": True},
     "compiled layers, tp2, sequence parallel": BF16 | _tensor(2) | SEQUENCE | {"compile_layers": True},
 }

@@ -11,6 +11,9 @@ from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.recurrent import Tensor
 from neoxargs.registry.model import Attention, Shape
 
+#: Kinds of attention whose mask is purely causal.
+CAUSAL = ("global", "flash")
+
 
 def head_dim(shape: Shape) -> int:
     """Return the width of a head's query, key and value."""

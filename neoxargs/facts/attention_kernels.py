@@ -14,16 +14,15 @@ from typing import Literal
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import ScoreRule, head_dim, layer_window, score_rule
+from neoxargs.facts.attention import CAUSAL, ScoreRule, head_dim, layer_window, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
+from neoxargs.facts.context import RING, goes_around
 from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import attention_layers, layer_kind
 from neoxargs.facts.layout import stages
 
 #: Position embeddings that are added to the attention scores.
 BIASED = ("alibi", "rpe")
-#: Kinds of attention whose mask is purely causal.
-CAUSAL = ("global", "flash")
 #: Head dimensions of flex_attention's kernels, which compute those between two powers of two as the larger one.
 FLEX_WIDTHS = range(16, 257, 16)
 #: Head dimensions of torch's flash kernel.
@@ -196,20 +195,27 @@ def choose(asked: Asked, place: Place) -> Choice:
 @lru_cache(maxsize=8)  # a plan needs them for every stage
 def choices(config: Config, place: Place) -> tuple[Choice, ...]:
     """Return the kernel of each layer that has attention."""
-    return tuple(choose(asked_of_kernel(config, layer), place) for layer in attention_layers(config))
+    asked = [asked_of_kernel(config, layer) for layer in attention_layers(config)]
+    if goes_around(config) and place.device == "cuda":  # no other kernel returns what chunks are merged by
+        return tuple(Choice("flex", each, refused=obstacle("flex", each, place)) for each in asked)
+    return tuple(choose(each, place) for each in asked)
 
 
 def unusable(config: Config, place: Place) -> Iterator[Problem]:
     """Yield an error if the kernel that the configuration names cannot compute a layer there."""
     name, refused = "attention_backend", [choice for choice in choices(config, place) if choice.refused]
+    advice = f"set {name}: auto, which chooses a kernel that can"
+    if goes_around(config):
+        name, advice = "context_parallel_style", "set context_parallel_style: all_to_all"
     if refused:
         first = refused[0]
         asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""
         layers = f"{len(refused)} layer{'s' * (len(refused) > 1)}"
-        what = f"{name} ({first.kernel}) cannot compute {layers}{asked}: {first.refused}"
+        value = RING if goes_around(config) else first.kernel
+        what = f"{name} ({value}) cannot compute {layers}{asked}: {first.refused}"
         where = "" if place.device == "cuda" else "; if the run is for GPUs, check it with deepy check --gpus N"
         dropout = "set attention_dropout: 0, or " if first.refused == NO_DROPOUT else ""
-        hint = f"{dropout}set {name}: auto, which chooses a kernel that can{where}"
+        hint = f"{dropout}{advice}{where}"
         about = tuple(dict.fromkeys((name, first.decided_by or name)))
         yield Problem(what, config.place(name), hint, id="attention-backend-unusable", about=about)
 

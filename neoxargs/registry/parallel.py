@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
@@ -26,6 +28,13 @@ class Parallel(Group, origin="Meg", effect="layout"):
     activations do not fit on one rank. The results are the same. Must divide `seq_length` and the attention heads of a
     tensor parallel rank; key and value heads are copied if there are fewer. `sequence_parallel_size` is DeepSpeed's
     name. Not the same as `sequence_parallel`, which divides activations among the tensor parallel ranks."""
+
+    context_parallel_style: Literal["auto", "all_to_all", "ring"] = param("auto", ours=True)
+    """How context parallel ranks compute attention. `all_to_all`: each has all positions and a part of the heads; with
+    fewer key and value heads than ranks, it has copies of them. `ring`: each keeps its positions, of which it has two
+    parts so that all ranks have the same work, and keys and values go around. It has no attention dropout, learned
+    position bias, block-sparse layers or soft prompts. `auto`: `ring` where heads cannot be divided without copies. The
+    log says which and why."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

@@ -203,6 +203,7 @@ NOT_TRIED = {
         f"{Z}leaf_module.classes {Z}leaf_module.name_suffixes"
     ),
     "only runs with the same number of ranks are compared": "context_parallel_size global_num_gpus",
+    "no path has context parallel ranks": "context_parallel_style",
     "the layers take minutes to compile": "compile_layers",
 }
 

@@ -185,8 +185,12 @@ def a_wrong_backward_pass() -> None:
 
 def positions_that_begin_in_each_shard() -> None:
     from neoxargs.train.model import embedding
+    from neoxargs.train.parallel.positions import Positions
 
-    embedding.within = lambda context, sequence: sequence
+    def of_shard(_: Any, sequence: Any) -> Positions:
+        return Positions(sequence=sequence)
+
+    embedding.replace = of_shard
 
 
 def heads_of_another_rank() -> None:
@@ -201,14 +205,13 @@ def a_loss_averaged_per_shard() -> None:
     from dataclasses import replace
 
     from neoxargs.train.losses.cross_entropy import Loss
-    from neoxargs.train.parallel.communicate import shard_of_positions
-    from neoxargs.train.process.mesh import ALONE
+    from neoxargs.train.parallel.positions import WHOLE
 
     right = Loss.__call__
 
     def averaged(self: Any, readout: Any, batch: Any) -> Tensor:
-        own = replace(batch, labels=shard_of_positions(batch.labels, self.context))
-        return right(replace(self, context=ALONE), readout, own)
+        own = replace(batch, labels=self.positions.of(batch.labels))
+        return right(replace(self, positions=WHOLE), readout, own)
 
     Loss.__call__ = averaged
 

@@ -8,6 +8,7 @@ from math import gcd
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
+from neoxargs.facts.context import goes_around
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
@@ -45,6 +46,8 @@ class ActivationSizes:
     @cached_property
     def copies(self) -> int:
         """The copies of each key and value head, on as many context parallel ranks."""
+        if goes_around(self.config):
+            return 1
         return self.context // gcd(self.config.shape.num_kv_heads // self.tensor, self.context)
 
     @cached_property

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
+from neoxargs.facts.context import goes_around
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
@@ -80,9 +81,11 @@ def expert_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
 
 
 def context_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
-    """Return the exchanges of positions for heads, and back, between the context parallel ranks, in a micro batch.
+    """Return what the context parallel ranks send each other in a micro batch.
 
-    Queries, keys and values are sent together, and what attention computes is sent back; their gradients likewise.
+    Queries, keys and values are sent together, and what attention computes is sent back; their gradients likewise. In a
+    ring, each rank passes on the keys and values of all others, and in the backward pass also gradients of them in
+    fp32, which return to their own rank.
     """
     if sizes.context == 1:
         return Counter()
@@ -90,6 +93,9 @@ def context_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
     queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
     keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
     passes = 3 if recomputed_groups(sizes.config, layers) else 2
+    if goes_around(sizes.config):
+        around = Counter({Message("send", 2 * keys): passes * layers * (sizes.context - 1)})
+        return around + Counter({Message("send", 2 * keys // sizes.number_size * SINGLE): layers * sizes.context})
     return Counter({
         Message("all_to_all", queries + 2 * keys): passes * layers,
         Message("all_to_all", queries): passes * layers,
@@ -109,9 +115,10 @@ def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
 
 def bytes_sent(messages: Messages, ranks: int) -> float:
     """Return the bytes that each rank of a ring sends: an all-reduce is a reduce-scatter and an all-gather."""
-    # (n - 1) / n of the tensor for each pass of a ring of n ranks.
-    passes = sum(size * count * (2 if operator == "all_reduce" else 1) for (operator, size), count in messages.items())
-    return passes * (ranks - 1) / ranks
+    # (n - 1) / n of the tensor for each pass of a ring of n ranks; what is sent to one rank is sent whole.
+    share = (ranks - 1) / ranks
+    passes: dict[Operator, float] = {"all_reduce": 2 * share, "send": 1.0}
+    return sum(size * count * passes.get(operator, share) for (operator, size), count in messages.items())
 
 
 def partitioned(config: Config) -> tuple[bool, bool]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.context import goes_around
 from neoxargs.facts.gradient_sum import BYTES, bucket_elements
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
@@ -155,7 +156,10 @@ def estimate_speed(
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
     exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
-    context = batches * max(_time(messages, layout.context, links.context, assumed) for messages in attended)
+    context = batches * max(
+        max(0.0, _time(messages, layout.context, links.context, assumed) - _hides(config, stage, sizes, device))
+        for messages, stage in zip(attended, stages, strict=True)
+    )
     speed = Speed(
         flops_per_token=flops_per_token(config, rows),
         compute=compute,
@@ -212,6 +216,16 @@ def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes,
     first = {layer_kind(config, layer): layer for layer in reversed(stage.layers)}
     layers = sum(count * _layer_time(first[kind], sizes, device) for kind, count in kinds.items())
     return layers + (loss_time(sizes, rows // sizes.tensor, device).total if stage.last else 0.0)
+
+
+def _hides(config: Config, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of messages between context parallel ranks behind which a stage computes, in one micro batch.
+
+    In a ring, the next keys and values arrive during attention to those before.
+    """
+    if not goes_around(config):
+        return 0.0
+    return sum(layer_time(sizes, device, layer)[1].attention for layer in stage.layers)
 
 
 def _layer_time(layer: int, sizes: ActivationSizes, device: Device) -> float:

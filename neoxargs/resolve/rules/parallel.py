@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
+from neoxargs.facts.context import AUTO, RING, missing_in_ring, parts_of_sequence
 from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.facts.optimizers import is_onebit
@@ -282,10 +284,12 @@ def tensor_parallel_divides_seq_length(
 
 @check
 def context_parallel_divides_seq_length(
-    context_parallel_size: int, sequence_parallel: bool, model_parallel_size: int, seq_length: int
-) -> Finding | None:
-    """Every context parallel rank holds an equal part of the positions, which sequence_parallel divides further among
-    the tensor parallel ranks. With a remainder, ranks would exchange parts of different sizes and hang.
+    context_parallel_size: int, context_parallel_style: str, sequence_parallel: bool, model_parallel_size: int,
+    seq_length: int,
+) -> Finding | None:  # fmt: skip
+    """Every context parallel rank holds an equal part of the positions, of two chunks in a ring, which
+    sequence_parallel divides further among the tensor parallel ranks. With a remainder, ranks would exchange parts of
+    different sizes and hang.
 
         context_parallel_size: 2
         seq_length: 15
@@ -293,29 +297,47 @@ def context_parallel_divides_seq_length(
     tensor = model_parallel_size if sequence_parallel else 1
     if context_parallel_size == 1 or seq_length % tensor:  # the latter is another rule's problem
         return None
-    if tensor == 1:
-        return multiple_of("seq_length", seq_length, "context_parallel_size", context_parallel_size)
-    name, unit = "context_parallel_size x model_parallel_size", context_parallel_size * tensor
-    finding = multiple_of("seq_length", seq_length, name, unit)
-    return finding and replace(finding, about=("seq_length", *name.split(" x "), "sequence_parallel"))
+    parts = parts_of_sequence(context_parallel_style, context_parallel_size, tensor)
+    finding = multiple_of("seq_length", seq_length, " x ".join(parts), math.prod(parts.values()))
+    about = ["seq_length", *(name for name in parts if name != "2"), *["context_parallel_style"] * ("2" in parts)]
+    return finding and replace(finding, about=(*about, *["sequence_parallel"] * (tensor > 1)))
 
 
 @check
-def context_parallel_divides_heads(
-    context_parallel_size: int, model_parallel_size: int, num_attention_heads: int
-) -> Finding | None:
-    """Within attention, every context parallel rank has all positions of an equal part of the heads that its tensor
-    parallel rank holds. Key and value heads are copied where there are fewer of them than ranks, query heads are not.
+def context_ranks_can_compute_attention(  # noqa: PLR0913, PLR0917 - what a ring cannot compute
+    context_parallel_style: str, context_parallel_size: int, model_parallel_size: int, num_attention_heads: int,
+    attention_dropout: float, pos_emb: str, attention_backend: str, attention_config: Sequence[str],
+    soft_prompt_tuning__enabled: bool,
+) -> Finding | None:  # fmt: skip
+    """With all_to_all, every context parallel rank has an equal part of the heads that its tensor parallel rank holds.
+    In a ring, it has all of them, but random numbers, learned biases and blocks would have to go around as well.
 
         num_attention_heads: 2
         context_parallel_size: 4
+        attention_dropout: 0.1
     """
     heads = num_attention_heads // model_parallel_size
     if context_parallel_size == 1 or num_attention_heads % model_parallel_size:  # the latter is another rule's problem
         return None
+    asked = {
+        "attention_dropout": attention_dropout, "pos_emb": pos_emb, "attention_backend": attention_backend,
+        "attention_config": attention_config, "soft_prompt_tuning.enabled": soft_prompt_tuning__enabled,
+    }  # fmt: skip
+    missing, about = missing_in_ring(asked.__getitem__), ["context_parallel_size", "context_parallel_style"]
+    names = list(dict.fromkeys(missing.values()))
+    if context_parallel_style == RING and missing:
+        what = f"context_parallel_style (ring) cannot compute {listed([*missing], 'and')}"
+        advice = f"set context_parallel_style: all_to_all, or remove {listed(names, 'and')}"
+        return refuse(what, advice, about=[*about, *names])
+    if context_parallel_style == RING or (context_parallel_style == AUTO and not missing):
+        return None
     name = "num_attention_heads" if model_parallel_size == 1 else "the number of heads per tensor parallel rank"
     finding = divisible_by(name, heads, "context_parallel_size", context_parallel_size)
-    return finding and replace(finding, about=("context_parallel_size", "num_attention_heads"))
+    if finding is None:
+        return None
+    without = f" and remove {listed(names, 'and')}" if names else ""
+    advice = f"{finding.advice}, or context_parallel_style to ring{without}"
+    return replace(finding, advice=advice, about=(*about, "num_attention_heads"))
 
 
 @check

@@ -8,6 +8,7 @@ from typing import Any
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.context import parts_of_sequence
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths, begins_of_phases
 from neoxargs.resolve.rules.rule import Finding, check, refuse, refuse_phases, warn
@@ -66,7 +67,7 @@ def seq_length_phases_cut_plain_text(
 @check
 def seq_length_phases_are_divided_by_sequence_parallelism(
     seq_length_schedule: Sequence[Any] | None, sequence_parallel: bool, model_parallel_size: int,
-    context_parallel_size: int,
+    context_parallel_size: int, context_parallel_style: str,
 ) -> Finding | None:  # fmt: skip
     """With sequence_parallel, each tensor parallel rank has the same part of every sequence between the layers, also of
     the shorter ones; so has each context parallel rank.
@@ -76,8 +77,8 @@ def seq_length_phases_are_divided_by_sequence_parallelism(
         model_parallel_size: 2
         sequence_parallel: true
     """
-    sizes = {"model_parallel_size": model_parallel_size} if sequence_parallel else {}
-    sizes |= {"context_parallel_size": context_parallel_size} if context_parallel_size > 1 else {}
+    tensor = model_parallel_size if sequence_parallel else 1
+    sizes = parts_of_sequence(context_parallel_style, context_parallel_size, tensor)
     if seq_length_schedule is None or not sizes:
         return None
     unit = math.prod(sizes.values())
@@ -85,10 +86,10 @@ def seq_length_phases_are_divided_by_sequence_parallelism(
     wrong = [str(each) for each in lengths if isinstance(each, int) and each % unit]
     if not wrong:
         return None
-    factors = " x ".join(f"{name} ({size})" for name, size in sizes.items())
+    factors = " x ".join(name if name == "2" else f"{name} ({size})" for name, size in sizes.items())
     what = f"{PHASES}: {'with sequence_parallel, ' * sequence_parallel}lengths must be multiples of {factors}, "
     what += f"and {listed(wrong, 'and')} {'is' if len(wrong) == 1 else 'are'} not"
-    about = [PHASES, *["sequence_parallel"] * sequence_parallel, *sizes]
+    about = [PHASES, *["sequence_parallel"] * sequence_parallel, *(name for name in sizes if name != "2")]
     removed = "sequence_parallel" if sequence_parallel else "context_parallel_size"
     return refuse(what, f"use other lengths, or remove {removed}", about=about)
 

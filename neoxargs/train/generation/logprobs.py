@@ -18,7 +18,7 @@ from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.losses.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
-from neoxargs.train.parallel.communicate import gather_positions, shard_of_positions
+from neoxargs.train.parallel.communicate import gather_positions
 from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
@@ -57,8 +57,8 @@ class ScoringLoss:
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         """Return the mean loss over the labels, in nats."""
-        context = self.loss.context
-        labels_BS = shard_of_positions(batch.labels, context)
+        own = self.loss.positions
+        labels_BS = own.of(batch.labels)
         # In slices of the sequence, because the logits of all positions would need too much memory.
         most = LOGITS_AT_ONCE.get(labels_BS.device.type, 2**27)
         step = max(1, most // (self.loss.vocabulary.padded * labels_BS.shape[0]))
@@ -66,8 +66,8 @@ class ScoringLoss:
         pairs = [self._score(Readout(readout.hidden[:, part], readout.weight), labels_BS[:, part]) for part in parts]
         logs_BS, likeliest_BS = (torch.cat(of_parts, dim=1) for of_parts in zip(*pairs, strict=True))
         # To the host, because the scores of a long task would fill the GPU.
-        logs_BS = gather_positions(logs_BS, context)
-        likeliest_BS = gather_positions(likeliest_BS.to(logs_BS.dtype), context).bool()
+        logs_BS = gather_positions(logs_BS, own)
+        likeliest_BS = gather_positions(likeliest_BS.to(logs_BS.dtype), own).bool()
         self.results.append(Scored(batch.labels.cpu(), logs_BS.cpu(), likeliest_BS.cpu()))
         return -logs_BS.sum() / (batch.labels != IGNORED).sum().clamp(min=1)
 

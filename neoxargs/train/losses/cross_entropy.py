@@ -25,8 +25,9 @@ from neoxargs.files.token_files import index
 from neoxargs.train.autograd import apply
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.ops.fused import should_compile
-from neoxargs.train.parallel.communicate import enter_region, gather_positions, gather_sequence, shard_of_positions
+from neoxargs.train.parallel.communicate import enter_region, gather_positions, gather_sequence
 from neoxargs.train.parallel.layers import Ranks
+from neoxargs.train.parallel.positions import WHOLE, Positions
 from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
@@ -77,8 +78,8 @@ class Loss:
     compiled: bool = False
     """On GPUs, compute the losses and gradients of a slice in kernels of torch.compile, which read and write the logits
     three times instead of a dozen times. Not with tensor parallel ranks, which communicate in between."""
-    context: Axis = ALONE
-    """Context parallel ranks, each with the hidden states of its positions; the labels cover the full sequence."""
+    positions: Positions = WHOLE
+    """Of this context parallel rank's hidden states; the labels cover the full sequence."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: Vocabulary, ranks: Ranks) -> Loss:
@@ -87,7 +88,7 @@ class Loss:
         embedding = config.embedding
         bounded = embedding.softmax_over_padding, embedding.final_logit_softcapping or 0.0
         compiled = compiles_cross_entropy(config)
-        return cls(vocabulary, ranks.tensor, *options, ranks.sequence, *bounded, compiled, ranks.context)
+        return cls(vocabulary, ranks.tensor, *options, ranks.sequence, *bounded, compiled, ranks.positions)
 
     @property
     def rows(self) -> int:
@@ -96,13 +97,13 @@ class Loss:
 
     def __call__(self, readout: Readout, batch: MicroBatch) -> Tensor:
         """Return the mean over this rank's labels such that the mean over the context ranks is that over all labels."""
-        own = shard_of_positions(batch.labels, self.context)
+        own = self.positions.of(batch.labels)
         arguments = (self._hidden(readout), readout.weight, own.flatten(), self, torch.is_grad_enabled())
         mean = apply(_CrossEntropy, *arguments)
-        if self.context.size > 1:
+        if self.positions.context.size > 1:
             # They may have unequal numbers of labels that count.
             counts, total = (own != IGNORED).sum(), (batch.labels != IGNORED).sum().clamp(min=1)
-            mean = mean * (counts * self.context.size / total)
+            mean = mean * (counts * self.positions.context.size / total)
         return mean if batch.factor is None else mean * batch.factor
 
     def log_probabilities(self, readout: Readout, labels_BS: Tensor) -> Tensor:
@@ -110,10 +111,10 @@ class Loss:
 
         For losses other than the mean cross entropy, such as those of preference training.
         """
-        own_BS = shard_of_positions(labels_BS, self.context)
+        own_BS = self.positions.of(labels_BS)
         arguments = (self._hidden(readout), readout.weight, own_BS.flatten(), replace(self, z=0.0))
         logs_T = apply(_LogProbabilities, *arguments)
-        return gather_positions(logs_T.view(own_BS.shape), self.context)
+        return gather_positions(logs_T.view(own_BS.shape), self.positions)
 
     def _hidden(self, readout: Readout) -> Tensor:
         """Return hidden_TD of all positions of this context parallel rank."""

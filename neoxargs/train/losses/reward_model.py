@@ -46,7 +46,7 @@ class RewardLoss(Loss):
 
     def rewards(self, readout: Readout, labels_BS: Tensor) -> Tensor:
         """Return the reward of each answer, (B), in fp32. readout: its weight is (1, D)."""
-        hidden_BSD = gather_positions(gather_replicated(readout.hidden, self.sequence), self.context)
+        hidden_BSD = gather_positions(gather_replicated(readout.hidden, self.sequence), self.positions)
         positions_S = torch.arange(labels_BS.shape[1], device=labels_BS.device)
         last_B = (positions_S * (labels_BS != IGNORED)).amax(1)
         read_BD = hidden_BSD[torch.arange(len(last_B), device=last_B.device), last_B]

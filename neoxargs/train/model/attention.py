@@ -28,7 +28,9 @@ from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
 from neoxargs.train.model.scores import Scores
 from neoxargs.train.model.shared import Shared
+from neoxargs.train.ops.chunks import Chunks
 from neoxargs.train.ops.mask_rule import MaskRule
+from neoxargs.train.ops.ring import ring_attention
 from neoxargs.train.ops.rotary import Angles, rotate_heads
 from neoxargs.train.ops.sdpa import place, shared_causal_mask
 from neoxargs.train.ops.sparsity import layer_pattern, token_mask, window_mask
@@ -64,10 +66,14 @@ class SelfAttention(nn.Module):
         #: Groups that the projection of this tensor parallel rank computes.
         self.projected = projected = shape.num_kv_heads // weights.ranks.tensor.size
         self.context = weights.ranks.context
+        #: In which keys and values go around, instead of heads.
+        self.ring = weights.ranks.positions if weights.ranks.ring else None
+        parts = 1 if self.ring else self.context.size
         #: Parts of a group on as many ranks, each with a copy of its key and value head.
-        self.copies = self.context.size // math.gcd(projected, self.context.size)
+        self.copies = parts // math.gcd(projected, parts)
         self.queries_per_group = queries_per_group // self.copies
-        self.local_groups = projected * self.copies // self.context.size
+        self.local_groups = projected * self.copies // parts
+        self.exchanges_heads = parts > 1
         self.dropout = config.regularization.attention_dropout
         self.scale = scales.attention_scale(config)
         self.rotation = Rotation.of(config, layer)
@@ -112,7 +118,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
         """starts_BS: the position where each token's document begins; None if no layer needs it."""
         mixed = self.query_key_value(hidden_BSD)
-        if self.context.size > 1:
+        if self.exchanges_heads:
             mixed = self._of_all_positions(mixed)
         query_BNSH, key_BKCH, value_BKCH = self._heads(mixed, starts_BS)
         if self.cache is not None:
@@ -120,7 +126,7 @@ class SelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         kernel = self.attend_outside or self._attend
         context_BNSH = kernel(query_BNSH, key_BKCH, value_BKCH, starts_BS if self.reset_mask else None, dropout)
-        if self.context.size > 1:
+        if self.exchanges_heads:
             context_BSNH = heads_to_positions(context_BNSH.transpose(1, 2), self.context)
             return self.dense(context_BSNH.flatten(2))  # type: ignore[no-any-return]
         return self.dense(self.recompute(_by_token, context_BNSH))  # type: ignore[no-any-return]
@@ -148,7 +154,7 @@ class SelfAttention(nn.Module):
         angles = self._angles(self.rotation, starts_BS, mixed.shape[1], mixed.device) if self.rotation else None
         counts = (self.queries_per_group, 1, 1)
         # Those over all heads have run before ranks exchanged heads.
-        norms = None if self.over_all_heads and self.context.size > 1 else self.norms
+        norms = None if self.over_all_heads and self.exchanges_heads else self.norms
         if angles is not None and norms is None:
             return rotate_heads(mixed_BSKGH, angles, counts, self.scale, self._fuses_rotation)
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
@@ -169,6 +175,10 @@ class SelfAttention(nn.Module):
         else:
             positions = positions_in_document(starts_BS) if starts_BS is not None and self.reset_positions else None
             bound = length = seq
+            if self.ring:
+                bound = length = seq * self.context.size
+                of_all = torch.arange(length, device=device).unsqueeze(0) if positions is None else positions
+                positions = self.ring.of(of_all)
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]
@@ -197,6 +207,10 @@ class SelfAttention(nn.Module):
         self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, starts_BS: Tensor | None, dropout: float
     ) -> Tensor:
         """Run the kernel that fits the mask, and return context_BNSH."""
+        if self.ring:
+            size = query_BNSH.shape[2] // len(self.ring.chunks)
+            chunks = Chunks(self.masks.rule, self.scores.rule.softcap, size, starts_BS, self.masks.tables)
+            return ring_attention(query_BNSH, key_BKCH, value_BKCH, self.context, chunks.attend, chunks.see)[0]
         later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
         kernel = self._kernel(query_BNSH, starts_BS, dropout) if later_pass is None else "sdpa"
         rule, tables = self.masks.rule, self.masks.tables

@@ -17,7 +17,6 @@ from neoxargs.config.config import Config
 from neoxargs.facts.attention import head_dim
 from neoxargs.train.model.scales import multipliers
 from neoxargs.train.ops.tables import Tables
-from neoxargs.train.parallel.communicate import shard_of_positions
 from neoxargs.train.parallel.init import METHODS
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Axis
@@ -39,6 +38,7 @@ class RelativeBias(nn.Module):
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = weights.parameter("table", size, xavier, split=1)
+        #: Not of a ring, which has no learned bias.
         self.context = weights.ranks.context
 
     @contextmanager
@@ -56,7 +56,7 @@ class RelativeBias(nn.Module):
         device = self.table.device
         buckets = self.tables.square(("rpe", device), seq, lambda size: self._buckets(size, device))
         # Indexing the transposed table: (N, buckets) by (S, C) gives (N, S, C).
-        heads = shard_of_positions(self.table, self.context)
+        heads = self.table.chunk(self.context.size, dim=1)[self.context.rank]
         return (heads * self.scale).t()[:, buckets if rows is None else buckets[rows]]
 
     def _buckets(self, seq: int, device: torch.device) -> Tensor:

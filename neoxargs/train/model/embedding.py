@@ -5,6 +5,8 @@ They are two layers, because a tied output layer on another pipeline stage needs
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -22,9 +24,9 @@ from neoxargs.train.model.documents import (
 )
 from neoxargs.train.model.scales import multipliers, scale_by
 from neoxargs.train.model.soft_prompt import prompt as soft_prompt
-from neoxargs.train.parallel.communicate import register_gradient_sum, shard_of_positions
+from neoxargs.train.parallel.communicate import register_gradient_sum
 from neoxargs.train.parallel.init import first_rows, initializer
-from neoxargs.train.parallel.layers import VocabEmbedding, Weights, within
+from neoxargs.train.parallel.layers import VocabEmbedding, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
@@ -40,7 +42,7 @@ class TokenEmbedding(nn.Module):
         method = first_rows(vocabulary.size, initializer(config.init.init_method, config.init, config.shape))
         size = vocabulary.padded, config.shape.hidden_size
         self.word_embeddings = VocabEmbedding(*size, method, weights.at("word_embeddings"))
-        self.context = weights.ranks.context
+        self.positions = weights.ranks.positions
 
     @property
     def weight(self) -> nn.Parameter:
@@ -55,7 +57,7 @@ class TokenEmbedding(nn.Module):
         tokens_BS, starts_BS = unpack(inputs)
         if starts_BS is None and self.eod is not None:
             starts_BS = document_starts(tokens_BS, self.eod)
-        hidden_BSD = self.word_embeddings(shard_of_positions(tokens_BS, self.context))
+        hidden_BSD = self.word_embeddings(self.positions.of(tokens_BS))
         if self.training and torch.is_grad_enabled() and not hidden_BSD.requires_grad:
             # The table is frozen. Reentrant checkpointing computes no gradients of layers whose input needs none.
             hidden_BSD.requires_grad_()
@@ -85,30 +87,32 @@ class PositionEmbedding(nn.Module):
             method = initializer(init.init_method, init, shape)
             self.table = weights.parameter("table", (rows, shape.hidden_size), method)
         self.soft_prompt = soft_prompt.prompt(config.soft_prompt, shape.hidden_size, weights)
-        self.context, self.sequence = weights.ranks.context, weights.ranks.sequence
+        self.sequence, self.positions = weights.ranks.sequence, weights.ranks.positions
         register_gradient_sum(self.parameters(), self.sequence)
         #: Set during text generation only.
         self.cache: Cache | None = None
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)
-        ranks = within(self.context, self.sequence)
-        first = ranks.rank * hidden_BSD.shape[1]
+        positions = replace(self.positions, sequence=self.sequence)  # which scoring pauses
+        own = positions.numbers(hidden_BSD.shape[1], hidden_BSD.device)
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
-            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, first)
+            assert isinstance(own, slice)  # a rule refuses soft prompts in a ring
+            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, own.start)
         hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
         positions_BS = None if self.cache is None else self.cache.positions
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
-            positions_BS = shard_of_positions(positions_in_document(starts_BS), ranks)
-        rows = slice(self.offset + first, self.offset + first + hidden_BSD.shape[1])
+            positions_BS = positions.of(positions_in_document(starts_BS))
+        rows = slice(self.offset + own.start, self.offset + own.stop) if isinstance(own, slice) else self.offset + own
         if self.table is not None:
             table = self.table[rows] if positions_BS is None else self.table[self.offset + positions_BS]
             hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         if self.sinusoidal:
-            steps = torch.arange(rows.start, rows.stop, device=hidden_BSD.device)
-            steps = steps if positions_BS is None else self.offset + positions_BS
+            steps = rows if positions_BS is None else self.offset + positions_BS
+            if isinstance(steps, slice):
+                steps = torch.arange(steps.start, steps.stop, device=hidden_BSD.device)
             table = sinusoidal(steps, hidden_BSD.shape[-1]).to(hidden_BSD.dtype)
             hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         hidden_BSD = scale_by(hidden_BSD, self.multipliers[0])

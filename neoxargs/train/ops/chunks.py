@@ -72,7 +72,8 @@ class Chunks:
         """Compute `attend` from the scores of all pairs of tokens of the two chunks."""
         device = query_BNSH.device
         key_BKSH, value_BKSH = repeat_heads(key_BKSH, value_BKSH, query_BNSH.shape[1])
-        scores_BNSC = (query_BNSH / query_BNSH.shape[-1] ** 0.5).float() @ key_BKSH.float().transpose(-1, -2)
+        wide = torch.promote_types(query_BNSH.dtype, torch.float32)
+        scores_BNSC = (query_BNSH / query_BNSH.shape[-1] ** 0.5).to(wide) @ key_BKSH.to(wide).transpose(-1, -2)
         batch, heads, seq, _ = scores_BNSC.shape
         place = [torch.arange(count, device=device).view(-1, *[1] * (3 - number))
                  for number, count in enumerate((batch, heads, seq, seq))]  # fmt: skip

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.process.mesh import Axis
 
 #: Attention of the queries of a chunk to the keys of another: (query_BNSH, key_BKSH, value_BKSH, chunk of the queries,
@@ -24,19 +25,6 @@ from neoxargs.train.process.mesh import Axis
 Block = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]]
 #: Whether a token of one chunk may attend to a token of another: (chunk of the queries, chunk of the keys).
 Sees = Callable[[int, int], bool]
-
-
-def chunks_of(rank: int, ranks: int) -> tuple[int, int]:
-    """Return the chunks of a rank, of twice as many as there are ranks."""
-    return rank, 2 * ranks - 1 - rank
-
-
-def positions_of(rank: int, ranks: int, seq: int, device: torch.device | None = None) -> Tensor:
-    """Return the positions of a rank's tokens in a sequence of `seq` tokens, in their order: (S / ranks)."""
-    size = seq // (2 * ranks)
-    return torch.cat(
-        [torch.arange(chunk * size, (chunk + 1) * size, device=device) for chunk in chunks_of(rank, ranks)]
-    )
 
 
 def ring_attention(
@@ -55,8 +43,9 @@ class _Ring(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, axis: Axis, block: Block, sees: Sees
     ) -> tuple[Tensor, Tensor]:
-        merged = torch.zeros_like(query, dtype=torch.float32)
-        lse = torch.full(query.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        merged = torch.zeros_like(query, dtype=wide)
+        lse = torch.full(query.shape[:-1], -torch.inf, dtype=wide, device=query.device)
         for source, (keys, values), _ in _around(axis, torch.stack((key, value))):
             for rows, columns, own, theirs in _pairs(axis, source, sees, query.shape[-2]):
                 found, found_lse = block(
@@ -66,7 +55,7 @@ class _Ring(torch.autograd.Function):
                 # Of a query that has seen no key yet, both are -inf.
                 base = both.masked_fill(both == -torch.inf, 0.0)
                 before, share = (torch.exp(each - base).unsqueeze(-1) for each in (lse[..., own], found_lse))
-                merged[..., own, :] = merged[..., own, :] * before + found.float() * share
+                merged[..., own, :] = merged[..., own, :] * before + found * share
                 lse[..., own] = both
         context = merged.to(query.dtype)
         ctx.save_for_backward(query, key, value, context, lse)
@@ -77,8 +66,8 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, of_context: Tensor, of_lse: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, context, lse = ctx.saved_tensors
         axis, block, sees = ctx.ring
-        of_query = torch.zeros_like(query, dtype=torch.float32)
-        of_both = torch.zeros(2, *key.shape, dtype=torch.float32, device=key.device)
+        of_query = torch.zeros_like(query, dtype=lse.dtype)
+        of_both = torch.zeros(2, *key.shape, dtype=lse.dtype, device=key.device)
         for source, (keys, values), carried in _around(axis, torch.stack((key, value)), of_both):
             assert carried is not None
             for rows, columns, own, theirs in _pairs(axis, source, sees, query.shape[-2]):
@@ -87,9 +76,9 @@ class _Ring(torch.autograd.Function):
                 with torch.enable_grad():
                     found, found_lse = block(*inputs, rows, columns)
                 share = torch.exp(found_lse.detach() - lse[..., own])
-                given = of_context[..., own, :].float()
+                given = of_context[..., own, :].to(lse.dtype)
                 # The share of a pair grows with its log-sum-exp, at the expense of the others'.
-                change = (given * (found.detach().float() - context[..., own, :].float())).sum(-1) + of_lse[..., own]
+                change = (given * (found.detach() - context[..., own, :])).sum(-1) + of_lse[..., own]
                 grads = torch.autograd.grad(
                     (found, found_lse), inputs, ((given * share.unsqueeze(-1)).to(found.dtype), share * change)
                 )
@@ -102,8 +91,8 @@ class _Ring(torch.autograd.Function):
 def _pairs(axis: Axis, source: int, sees: Sees, seq: int) -> Iterator[tuple[int, int, slice, slice]]:
     """Yield the chunks of this rank and of another that see each other, each with its place in a rank's tokens."""
     halves = slice(0, seq // 2), slice(seq // 2, seq)
-    for rows, own in zip(chunks_of(axis.rank, axis.size), halves, strict=True):
-        for columns, theirs in zip(chunks_of(source, axis.size), halves, strict=True):
+    for rows, own in zip(Positions(axis, ring=True).chunks, halves, strict=True):
+        for columns, theirs in zip(Positions(Axis(axis.size, source), ring=True).chunks, halves, strict=True):
             if sees(rows, columns):
                 yield rows, columns, own, theirs
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from neoxargs.train.autograd import apply
+from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.process.collectives import all_reduce, all_to_all, gather, start_scatter, start_sum
 from neoxargs.train.process.mesh import Axis
 
@@ -67,17 +68,12 @@ def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Ax
     return apply(_GatherAndMultiply, x, weight, bias, axis)
 
 
-def shard_of_positions(x: Tensor, axis: Axis) -> Tensor:
-    """Return this rank's positions of what every rank has: (B, S, …) -> (B, S / ranks, …)."""
-    return x.chunk(axis.size, dim=1)[axis.rank]
-
-
-def gather_positions(x: Tensor, axis: Axis) -> Tensor:
+def gather_positions(x: Tensor, own: Positions) -> Tensor:
     """Gather the positions of all ranks: (B, S / ranks, …) -> (B, S, …), of which every rank computes the same loss.
 
     The gradient of a rank's positions is multiplied by the number of ranks, over which gradients are then averaged.
     """
-    return x if axis.size == 1 else apply(_GatherPositions, x, axis)
+    return x if own.context.size == 1 else own.in_order(apply(_GatherPositions, x, own.context))
 
 
 def positions_to_heads(x: Tensor, axis: Axis) -> Tensor:
@@ -210,7 +206,7 @@ class _GatherReplicated(_Gather):
 class _GatherPositions(_Gather):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return shard_of_positions(gradient, ctx.axis) * ctx.axis.size, None
+        return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank] * ctx.axis.size, None
 
 
 class _Scatter(torch.autograd.Function):

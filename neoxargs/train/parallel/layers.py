@@ -27,6 +27,7 @@ from neoxargs.train.parallel.communicate import (
     register_gradient_sum,
 )
 from neoxargs.train.parallel.init import CPU, Initializer, initial_matrices, initial_values, zeros
+from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.parallel.widths import Widths
 from neoxargs.train.process.mesh import ALONE, Axis
 
@@ -87,7 +88,9 @@ class Ranks:
     """The data parallel ranks that divide the experts of a layer among them."""
     sequence_parallel: bool = False
     context: Axis = ALONE
-    """The ranks with other positions of the same samples; within attention, with other heads of this rank's."""
+    """The ranks with other positions of the same samples. Within attention, they have other heads of all positions, or
+    in a ring, keys and values go around."""
+    ring: bool = False
 
     @property
     def sequence(self) -> Axis:
@@ -97,12 +100,13 @@ class Ranks:
     @property
     def heads(self) -> Axis:
         """The ranks among which attention divides the heads. Not for communication."""
-        return within(self.tensor, self.context)
+        outer, inner = self.tensor, ALONE if self.ring else self.context
+        return Axis(outer.size * inner.size, outer.rank * inner.size + inner.rank)
 
-
-def within(outer: Axis, inner: Axis) -> Axis:
-    """Return the axis of both, whose consecutive ranks are those of `inner`. Not for communication."""
-    return Axis(outer.size * inner.size, outer.rank * inner.size + inner.rank)
+    @property
+    def positions(self) -> Positions:
+        """The positions that this rank has where no communication is under way."""
+        return Positions(self.context, ring=self.ring)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from neoxargs.train.ops import ring
 from neoxargs.train.ops.chunks import Chunks
 from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.tables import Tables
+from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import run_ranks
@@ -55,14 +56,14 @@ def whole(query: Tensor, key: Tensor, value: Tensor, case: tuple[MaskRule, float
     return scores.softmax(-1) @ value, scores.logsumexp(-1)
 
 
-def differences(fault: str = "") -> dict[str, list[float]]:
+def differences(fault: str = "", dtype: torch.dtype = torch.float32) -> dict[str, list[float]]:
     """Return by how much the results and gradients of each case differ from the definition, on one rank."""
     process = setup.start("gloo", seed=1)
     axis = Axis(process.world_size, process.rank, dist.group.WORLD)
     torch.manual_seed(0)
-    inputs = [torch.randn(BATCH, heads, SEQ, WIDTH) for heads in (HEADS, KEYS, KEYS)]
-    given = [torch.randn(BATCH, HEADS, SEQ, WIDTH), torch.randn(BATCH, HEADS, SEQ)]
-    own = ring.positions_of(axis.rank, axis.size, SEQ)
+    inputs = [torch.randn(BATCH, heads, SEQ, WIDTH, dtype=dtype) for heads in (HEADS, KEYS, KEYS)]
+    given = [torch.randn(BATCH, HEADS, SEQ, WIDTH, dtype=dtype), torch.randn(BATCH, HEADS, SEQ, dtype=dtype)]
+    own = Positions(axis, ring=True).numbers(SEQ // axis.size)
     found = {}
     for name, case in CASES.items():
         rule, bound, documents = case
@@ -102,8 +103,9 @@ PLANTED = {"": lambda chunks: chunks.attend, "distance": _without_distance, "log
 
 @pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_results_and_gradients_are_those_of_the_whole_sequence(ranks: int) -> None:
-    for found in run_ranks(differences, ranks):
-        assert all(each < 3e-6 for case in found.values() for each in case), found
+    for dtype, most in ((torch.float32, 3e-6), (torch.float64, 1e-13)):
+        for found in run_ranks(differences, ranks, "", dtype):
+            assert all(each < most for case in found.values() for each in case), found
 
 
 @pytest.mark.slow
@@ -151,6 +153,25 @@ def test_each_rank_sends_keys_and_values_once_and_never_holds_all_scores(ranks: 
         # With their gradients, which also return to the rank that they belong to.
         assert backward == (ranks - 1) * both + ranks * both
         assert scores == (SEQ // (2 * ranks)) ** 2
+
+
+def kept() -> int:
+    """Return the bytes that attention keeps for the backward pass on a rank."""
+    process = setup.start("gloo", seed=1)
+    axis = Axis(process.world_size, process.rank, dist.group.WORLD)
+    chunks = Chunks(MaskRule(), 0.0, SEQ // (2 * axis.size), None, Tables())
+    parts = [torch.randn(BATCH, heads, SEQ // axis.size, WIDTH, requires_grad=True) for heads in (HEADS, KEYS, KEYS)]
+    stored: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: stored.append(x) or x, lambda x: x):  # type: ignore[func-returns-value]
+        ring.ring_attention(*parts, axis, chunks.attend, chunks.see)  # type: ignore[arg-type]
+    setup.stop()
+    return sum(each.nbytes for each in stored)
+
+
+@pytest.mark.slow
+def test_four_ranks_keep_a_quarter_of_what_one_does() -> None:
+    [alone], each = run_ranks(kept, 1), run_ranks(kept, 4)
+    assert alone > 0 and all(kept <= 0.3 * alone for kept in each)
 
 
 @pytest.mark.parametrize("window", [0, 3, 128, 200, 300])

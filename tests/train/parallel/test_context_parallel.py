@@ -55,7 +55,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "z loss": {"z_loss": 0.1},
     "side by side": {"gpt_j_residual": True, "pos_emb": "rotary"},
 }  # fmt: skip
-CP2, CP4 = {"context_parallel_size": 2}, {"context_parallel_size": 4}
+#: Those that a ring computes.
+ROUND = {name: config for name, config in KINDS.items() if name not in ("rpe", "bigbird")}
+CP2, CP4 = (
+    {"context_parallel_size": 2, "context_parallel_style": "all_to_all"},
+    {"context_parallel_size": 4, "context_parallel_style": "all_to_all"},
+)
+RING = {"context_parallel_style": "ring"}
 
 
 def unevenly(labels_BS: Tensor) -> Tensor:
@@ -89,13 +95,14 @@ def largest_difference(one: tuple[float, ByName], other: tuple[float, ByName]) -
     return max(abs(one[0] - other[0]) / abs(other[0]), *apart)
 
 
-def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "") -> dict[str, float]:
+def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "", ring: bool = False) -> dict[str, float]:
     tokens, labels = batch(2)
     given = MicroBatch(tokens, unevenly(labels))
     alone = {name: gradients(config, Ranks(), given) for name, config in kinds.items()}
     if fault:
         FAULTS[fault]()
-    here = {name: averaged(*gradients(kinds[name], Ranks(context=all_ranks()), given)) for name in kinds}
+    ranks = Ranks(context=all_ranks(), ring=ring)
+    here = {name: averaged(*gradients(kinds[name], ranks, given)) for name in kinds}
     return {name: largest_difference(here[name], alone[name]) for name in kinds}
 
 
@@ -109,6 +116,23 @@ def test_two_ranks_have_the_gradients_of_one() -> None:
 def test_four_ranks_have_the_gradients_of_one() -> None:
     for rank in run_ranks(both_ways, 4, KINDS):
         assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.shows("context_parallel_style")
+def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int) -> None:
+    """Sums of exponentials are divided in another order; in double precision, attention agrees to 1e-13 (test_ring)."""
+    for rank in run_ranks(both_ways, ranks, ROUND, "", True):
+        assert {name: value for name, value in rank.items() if not value < 1.5e-5} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["positions_that_begin_in_each_shard", "a_loss_averaged_per_shard", "documents_that_begin_in_each_shard"]
+)
+def test_a_fault_planted_in_a_ring_is_seen(fault: str) -> None:
+    kind = {"positions": "learned", "a": "causal", "documents": "documents"}[fault.partition("_")[0]]
+    assert run_ranks(both_ways, 2, {kind: KINDS[kind]}, fault, True)[0][kind] > 1e-3
 
 
 @pytest.mark.slow
@@ -156,26 +180,32 @@ def sent() -> Iterator[list[int]]:
         sizes.append(pieces.numel() * pieces.element_size())
         return really(arrived, pieces, *arguments, **options)
 
-    with patch.object(dist, "all_to_all_single", counted):
+    def counted_sends(operations: Any) -> Any:
+        sizes.extend(each.tensor.nbytes for each in operations if each.op is dist.isend)
+        return send(operations)
+
+    send = dist.batch_isend_irecv
+    with patch.object(dist, "all_to_all_single", counted), patch.object(dist, "batch_isend_irecv", counted_sends):
         yield sizes
 
 
-def exchanged(config: dict[str, Any]) -> list[int]:
+def exchanged(config: dict[str, Any], ring: bool) -> list[int]:
     tokens, labels = batch(2)
     with sent() as sizes:
-        gradients(config, Ranks(context=all_ranks()), MicroBatch(tokens, labels))
+        gradients(config, Ranks(context=all_ranks(), ring=ring), MicroBatch(tokens, labels))
     return sizes
 
 
+@pytest.mark.parametrize("style", ["all_to_all", "ring"])
 @pytest.mark.parametrize("kind", ["causal", "one key"])
-def test_the_messages_are_those_of_the_plan(kind: str) -> None:
+def test_the_messages_are_those_of_the_plan(kind: str, style: str) -> None:
     config = small(
-        **KINDS[kind], context_parallel_size=2, world_size=2, train_micro_batch_size_per_gpu=2, precision="fp32",
-        gradient_accumulation_steps=1,
+        **KINDS[kind], context_parallel_size=2, context_parallel_style=style, world_size=2,
+        train_micro_batch_size_per_gpu=2, precision="fp32", gradient_accumulation_steps=1,
     )  # fmt: skip
     (stage,) = pipeline_stages(config, VOCABULARY.padded)
     planned = context_messages(ActivationSizes(config), stage)
-    for sizes in run_ranks(exchanged, 2, KINDS[kind]):
+    for sizes in run_ranks(exchanged, 2, KINDS[kind], style == "ring"):
         assert sorted(sizes) == sorted(size for (_, size), count in planned.items() for _ in range(count))
 
 
@@ -197,18 +227,29 @@ OTHERS = {
 }
 
 
+#: Ranks -> the layouts of each kind.
+LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"alone": {}},
+    2: {"cp2": CP2, "cp2, ring": CP2 | RING},
+    4: {
+        name: layout | style
+        for name_of_style, style in (("", {}), (", ring", RING))
+        for name, layout in (
+            (f"cp4{name_of_style}", CP4),
+            (f"cp2 x tp2{name_of_style}", CP2 | TENSOR),
+            (f"cp2 x pp2{name_of_style}", CP2 | TWO_STAGES),
+        )
+    },
+}
+
+
 def trials(world: int) -> dict[str, Trial]:
-    found = {}
-    for kind, config in (KINDS | OTHERS).items():
-        if world == 1:
-            found[f"{kind}, alone"] = Trial(config)
-        elif world == 2:
-            found[f"{kind}, cp2"] = Trial(config | CP2)
-        else:
-            found[f"{kind}, cp4"] = Trial(config | CP4)
-            if kind != "one key":
-                found[f"{kind}, cp2 x tp2"] = Trial(config | CP2 | TENSOR)
-            found[f"{kind}, cp2 x pp2"] = Trial(config | CP2 | TWO_STAGES)
+    found = {
+        f"{kind}, {name}": Trial(config | layout)
+        for kind, config in (KINDS | OTHERS).items()
+        for name, layout in LAYOUTS[world].items()
+        if not ("ring" in name and kind in ("rpe", "bigbird", "prompt")) and not ("tp2" in name and kind == "one key")
+    }
     if world == 1:
         found["bf16, alone"] = Trial({}, BF16)
     if world == 2:
@@ -221,6 +262,9 @@ def trials(world: int) -> dict[str, Trial]:
             found[f"{kind}, cp2 x dp2, ZeRO-3"] = staged(3, KINDS[kind] | CP2)
             whole = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
             found[f"{kind}, cp2 x tp2, shards"] = Trial(KINDS[kind] | CP2 | SHARDS, whole)
+            found[f"{kind}, cp2 x dp2, ZeRO-1, ring"] = staged(1, KINDS[kind] | CP2 | RING)
+            found[f"{kind}, cp2 x dp2, ZeRO-3, ring"] = staged(3, KINDS[kind] | CP2 | RING)
+            found[f"{kind}, cp2 x tp2, shards, ring"] = Trial(KINDS[kind] | CP2 | RING | SHARDS, whole)
         found["learned, cp2 x dp2"] = Trial(CP2)
         found["learned, cp2 x dp2, pipeline, ZeRO-1"] = Trial(CP2 | PIPE, ZERO1)
         found["by token, cp2 x dp2"] = Trial(OTHERS["by token"] | CP2)
@@ -307,7 +351,7 @@ def scored(trials: dict[str, Trial]) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_log_probabilities_of_labels(world: int) -> None:
-    trials = {"cp": Trial(CP2), "shards": Trial(SHARDS)}
+    trials = {"cp": Trial(CP2), "ring": Trial(CP2 | RING), "shards": Trial(SHARDS)}
     if world == 4:
         trials = {"cp x tp, shards": Trial(CP2 | SHARDS), "cp x pp": Trial(CP2 | TWO_STAGES)}
     alone = run_ranks(scored, 1, {"": Trial()})[0][""]
@@ -352,7 +396,13 @@ def resumed(folder: str, trials: dict[str, Trial]) -> dict[str, list[float]]:
 
 RESUMED = {
     1: {"alone": Trial()},
-    2: {"cp2": Trial(CP2), "tp2": Trial(TENSOR), "dp2": Trial(), "cp2, ZeRO-3": staged(3, CP2)},
+    2: {
+        "cp2": Trial(CP2),
+        "cp2, ring": Trial(CP2 | RING),
+        "tp2": Trial(TENSOR),
+        "dp2": Trial(),
+        "cp2, ZeRO-3": staged(3, CP2),
+    },
     4: {"cp4": Trial(CP4), "cp2 x pp2": Trial(CP2 | TWO_STAGES), "cp2 x dp2, ZeRO-1": staged(1, CP2)},
 }
 

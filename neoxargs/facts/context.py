@@ -1,0 +1,60 @@
+"""How context parallel ranks compute attention: they exchange heads, or keys and values go around in a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neoxargs.config.config import Config
+from neoxargs.facts.attention import CAUSAL
+
+AUTO, ALL_TO_ALL, RING = "auto", "all_to_all", "ring"
+#: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
+BACKENDS = ("auto", "flex")
+
+
+def missing_in_ring(get: Callable[[str], Any]) -> dict[str, str]:
+    """Return what attention in a ring cannot compute of a configuration -> the parameter that asks for it."""
+    dropout, pos_emb, backend = (get(name) for name in ("attention_dropout", "pos_emb", "attention_backend"))
+    kinds = get("attention_config")
+    sparse = sorted({*kinds} - {*CAUSAL}) if isinstance(kinds, list | tuple) else []
+    asked = {
+        f"attention_dropout ({dropout})": dropout,
+        f"pos_emb ({pos_emb})": pos_emb == "rpe",
+        f"attention_backend ({backend})": backend not in BACKENDS,
+        f"attention_config ({', '.join(sparse)})": sparse,
+        "soft_prompt_tuning.enabled": get("soft_prompt_tuning.enabled"),
+    }
+    return {what: what.partition(" ")[0] for what, is_asked in asked.items() if is_asked}
+
+
+def style_of(get: Callable[[str], Any]) -> tuple[str, str]:
+    """Return how a run with these parameters computes attention, and why, in words."""
+    named = get("context_parallel_style")
+    if named != AUTO:
+        return named, "context_parallel_style"
+    ranks, tensor = get("context_parallel_size"), max(1, get("model_parallel_size"))
+    heads, keys = get("num_attention_heads") // tensor, get("num_kv_heads") // tensor
+    missing = missing_in_ring(get)
+    if heads % ranks and not missing:
+        return RING, f"{ranks} ranks cannot divide {heads} heads"
+    if keys % ranks and not missing:
+        return RING, f"{ranks} ranks would need copies of {keys} key and value heads"
+    if missing:
+        return ALL_TO_ALL, f"a ring has no {next(iter(missing))}"
+    return ALL_TO_ALL, f"{ranks} ranks divide {keys} key and value heads"
+
+
+def parts_of_sequence(style: str, context: int, tensor: int) -> dict[str, int]:
+    """Return the numbers by whose product the length of each sequence is divided, by their names, without those of 1.
+
+    tensor: ranks that divide the positions further, with sequence parallelism.
+    """
+    chunks = 2 if context > 1 and style != ALL_TO_ALL else 1  # auto may be a ring, of which each rank has two chunks
+    parts = {"2": chunks, "context_parallel_size": context, "model_parallel_size": tensor}
+    return {name: number for name, number in parts.items() if number > 1}
+
+
+def goes_around(config: Config) -> bool:
+    """Return whether keys and values go around the context parallel ranks."""
+    return config.parallel.context_parallel_size > 1 and style_of(config.get)[0] == RING
