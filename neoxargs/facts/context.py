@@ -35,14 +35,13 @@ def style_of(get: Callable[[str], Any]) -> tuple[str, str]:
         return named, "context_parallel_style"
     ranks, tensor = get("context_parallel_size"), max(1, get("model_parallel_size"))
     heads, keys = get("num_attention_heads") // tensor, get("num_kv_heads") // tensor
-    missing = missing_in_ring(get)
-    if heads % ranks and not missing:
-        return RING, f"{ranks} ranks cannot divide {heads} heads"
-    if keys % ranks and not missing:
-        return RING, f"{ranks} ranks would need copies of {keys} key and value heads"
-    if missing:
+    if keys % ranks == 0:
+        return ALL_TO_ALL, f"{ranks} ranks divide {keys} key and value heads"
+    if missing := missing_in_ring(get):
         return ALL_TO_ALL, f"a ring has no {next(iter(missing))}"
-    return ALL_TO_ALL, f"{ranks} ranks divide {keys} key and value heads"
+    if heads % ranks:
+        return RING, f"{ranks} ranks cannot divide {heads} heads"
+    return RING, f"{ranks} ranks would need copies of {keys} key and value heads"
 
 
 def parts_of_sequence(style: str, context: int, tensor: int) -> dict[str, int]:

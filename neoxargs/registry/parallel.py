@@ -24,14 +24,15 @@ class Parallel(Group, origin="Meg", effect="layout"):
         1, ours=True, megatron="context-parallel-size", aliases="sequence_parallel_size"
     )
     """Number of ranks among which each sequence is divided: each computes the layers for its part of the positions.
-    Within attention, each has all positions and a part of the heads (DeepSpeed-Ulysses). For sequences whose
-    activations do not fit on one rank. The results are the same. Must divide `seq_length` and the attention heads of a
-    tensor parallel rank; key and value heads are copied if there are fewer. `sequence_parallel_size` is DeepSpeed's
-    name. Not the same as `sequence_parallel`, which divides activations among the tensor parallel ranks."""
+    `context_parallel_style` says how attention sees the others. For sequences whose activations do not fit on one rank.
+    The results are the same. Twice this number must divide `seq_length`, as in Megatron-LM; with
+    `context_parallel_style: all_to_all`, this number. `sequence_parallel_size` is DeepSpeed's name. Not
+    the same as `sequence_parallel`, which divides activations among the tensor parallel ranks."""
 
     context_parallel_style: Literal["auto", "all_to_all", "ring"] = param("auto", ours=True)
-    """How context parallel ranks compute attention. `all_to_all`: each has all positions and a part of the heads; with
-    fewer key and value heads than ranks, it has copies of them. `ring`: each keeps its positions, of which it has two
+    """How context parallel ranks compute attention. `all_to_all` (DeepSpeed-Ulysses): each has all positions and a part
+    of the heads of its tensor parallel rank, which their number must divide; with fewer key and value heads than ranks,
+    it has copies of them. `ring`: each keeps its positions, of which it has two
     parts so that all ranks have the same work, and keys and values go around. It has no attention dropout, learned
     position bias, block-sparse layers or soft prompts. `auto`: `ring` where heads cannot be divided without copies. The
     log says which and why."""

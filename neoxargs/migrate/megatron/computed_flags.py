@@ -34,6 +34,18 @@ def pipeline(reading: Reading, option: Option) -> None:
         reading.set_from(option, "pipe_parallel_size")
 
 
+#: --cp-comm-type -> how context parallel ranks compute attention.
+CONTEXT_STYLES = {"p2p": "ring", "a2a": "all_to_all"}
+
+
+def context_style(reading: Reading, option: Option) -> None:
+    given = " ".join(word.text for word in option.values)
+    if style := CONTEXT_STYLES.get(given):
+        reading.set("context_parallel_style", style)
+    else:
+        reading.leave_out(option, f"context_parallel_style has {' and '.join(CONTEXT_STYLES.values())} for all layers")
+
+
 def deepspeeds_file(reading: Reading, option: Option) -> None:
     why = "the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
     reading.leave_out_with_note(option, why, "migrate the JSON too, and pass both new files to every deepy command")

@@ -51,6 +51,7 @@ SPECIAL: dict[str, Row] = {
     **{flag: Row(_sets(values, False), takes="nothing") for flag, values in _DATA["sets_default"].items()},
     **{flag: Row(_renamed(name), name) for flag, name in _DATA["renamed"].items()},
     "pipeline-model-parallel-size": Row(computed_flags.pipeline, "pipe_parallel_size"),
+    "cp-comm-type": Row(computed_flags.context_style, "context_parallel_style"),
     "deepspeed-config": Row(computed_flags.deepspeeds_file),
     "data-parallel-sharding-strategy": Row(computed_flags.choice("zero_optimization.stage", SHARDING)),
     "ffn-hidden-size": Row(computed_flags.ffn_width, "intermediate_size"),

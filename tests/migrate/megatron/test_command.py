@@ -185,6 +185,16 @@ def test_context_parallelism_keeps_its_size(flag: str) -> None:
     assert "\ncontext_parallel_size: 2\n" in result.text and not result.problems
 
 
+@pytest.mark.parametrize(
+    ("given", "style"), [("p2p", "ring"), ("a2a", "all_to_all"), ("all_gather", ""), ("p2p a2a", "")]
+)
+def test_context_parallelism_keeps_its_style(given: str, style: str) -> None:
+    flags = f"--context-parallel-size 2 --cp-comm-type {given}"
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    assert (f"\ncontext_parallel_style: {style}\n" in result.text) == bool(style)
+    assert [problem.id for problem in result.problems] == ["migrate-flag-without-counterpart"] * (not style)
+
+
 def test_a_flag_is_not_suggested_for_itself() -> None:
     (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --optimizer other")).problems
     assert problem.hint == ""
