@@ -148,14 +148,23 @@ def _more_zero(config: Config) -> Iterator[Changes]:
             yield {"zero_optimization.stage": stage}
 
 
+#: Tokens of sequences from which on it is usual to divide them.
+LONG = 16_384
+
+
 def _more_parallel(config: Config) -> Iterator[Changes]:
-    """Two, four or eight times the tensor or pipeline parallel size, with as many times fewer replicas."""
+    """Two, four or eight times the tensor or pipeline parallel size, with as many times fewer replicas.
+
+    Of long sequences, also the context parallel size.
+    """
     layout, steps = Layout.of(config), config.batch.gradient_accumulation_steps
     micro = config.batch.train_micro_batch_size_per_gpu
     for factor in (2, 4, 8):
         if layout.data % factor == 0:
             batch = _batch(micro, steps * factor)
             yield {"model_parallel_size": layout.tensor * factor, **batch}
+            if config.shape.seq_length >= LONG:
+                yield {"context_parallel_size": layout.context * factor, **batch}
             if config.shape.num_layers >= layout.pipe * factor and config.zero_optimization.stage < 2:
                 yield {"pipe_parallel_size": layout.pipe * factor, **batch}
 

@@ -6,7 +6,7 @@ import pytest
 
 from neoxargs.plan.command import plan_and_suggest, print_plan
 from neoxargs.plan.given.options import PlanOptions
-from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.paths import NEOX_HEAD, ROOT, needs_corpus
 from tests.support.snapshots import pinned
 
 NEOX_20B = NEOX_HEAD / "20B.yml"
@@ -34,6 +34,24 @@ def test_a_large_model_gets_more_tensor_and_pipeline_ranks() -> None:
     layout = both.plan.layout
     assert both.plan.fits and layout.tensor > 1 and layout.pipe > 1
     assert both.plan.config.batch.train_batch_size == plan.config.batch.train_batch_size
+
+
+def test_long_sequences_are_divided_and_others_are_not() -> None:
+    for length, memory, expected in ((131_072, 80, True), (8_192, 40, False)):
+        batch = ["train_batch_size=32", "train_micro_batch_size_per_gpu=1", "zero_optimization.stage=1"]
+        sizes = [f"seq_length={length}", f"max_position_embeddings={length}", "precision=bfloat16"]
+        options = PlanOptions(
+            [str(ROOT / "configs" / "models" / "llama-3.1-8b.yml")],
+            [*batch, *sizes, "checkpoint_activations=true"],
+            gpus=32,
+            device="H100",
+            gpu_memory=memory,
+        )
+        plan, suggestions = plan_and_suggest(options)
+        assert not plan.fits
+        found = [each for each in suggestions if "context_parallel_size" in each.changes]
+        assert bool(found) == expected
+        assert all(each.plan.fits and each.plan.layout.ranks == 32 for each in found)
 
 
 def test_selective_recomputation_is_suggested_where_it_is_enough(middle: str) -> None:
