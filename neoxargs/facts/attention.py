@@ -11,6 +11,8 @@ from neoxargs.facts.layer_kinds import layer_kind
 from neoxargs.facts.recurrent import Tensor
 from neoxargs.registry.model import Attention, Shape
 
+#: Head dimensions of flex_attention's kernels, which compute those between two powers of two as the larger one.
+FLEX_WIDTHS = range(16, 257, 16)
 #: Kinds of attention whose mask is purely causal.
 CAUSAL = ("global", "flash")
 

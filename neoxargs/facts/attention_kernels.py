@@ -14,7 +14,7 @@ from typing import Literal
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import Record
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import CAUSAL, ScoreRule, head_dim, layer_window, score_rule
+from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS, ScoreRule, head_dim, layer_window, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.context import RING, goes_around
 from neoxargs.facts.data import masks_documents
@@ -23,8 +23,6 @@ from neoxargs.facts.layout import stages
 
 #: Position embeddings that are added to the attention scores.
 BIASED = ("alibi", "rpe")
-#: Head dimensions of flex_attention's kernels, which compute those between two powers of two as the larger one.
-FLEX_WIDTHS = range(16, 257, 16)
 #: Head dimensions of torch's flash kernel.
 FLASH_WIDTHS = range(8, 257, 8)
 #: The first torch that has `varlen_attn` with windows and grouped queries, and flex_attention for every FLEX_WIDTHS.

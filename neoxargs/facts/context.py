@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import CAUSAL
+from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS
 
 AUTO, ALL_TO_ALL, RING = "auto", "all_to_all", "ring"
 #: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
@@ -41,7 +41,10 @@ def style_of(get: Callable[[str], Any]) -> tuple[str, str]:
         return ALL_TO_ALL, f"a ring has no {next(iter(missing))}"
     if heads % ranks:
         return RING, f"{ranks} ranks cannot divide {heads} heads"
-    return RING, f"{ranks} ranks would need copies of {keys} key and value heads"
+    width = get("head_dim") or get("hidden_size") // get("num_attention_heads")
+    if width not in FLEX_WIDTHS:
+        return ALL_TO_ALL, f"GPUs have no kernel for a ring of heads of {width}"
+    return RING, f"with key and value heads ({keys}) for fewer than {ranks} ranks, others would need copies"
 
 
 def parts_of_sequence(style: str, context: int, tensor: int) -> dict[str, int]:

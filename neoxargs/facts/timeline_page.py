@@ -99,12 +99,13 @@ def _sources(timeline: Timeline) -> str:
     """Return the table of sources; on a phone, its style makes a block of each row."""
     if not timeline.drawn:
         return ""
+    names = [name.replace("read", "left") if timeline.start else name for name in COLUMNS]
     tokens, rows = [timeline.tokens_left_of(each) for each in timeline.drawn], []
     for each, left in zip(timeline.drawn, tokens, strict=True):
         read = format_percent(left, sum(tokens) or 1), format_count(left)
-        cells = zip(COLUMNS, (each.name, *read, *columns(each, timeline)), strict=True)
+        cells = zip(names, (each.name, *read, *columns(each, timeline)), strict=True)
         rows.append("".join(f'<td data-name="{name}">{escape(cell)}</td>' for name, cell in cells))
-    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+    head = "".join(f"<th>{name}</th>" for name in names)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<table class="sources"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n'
 

@@ -15,7 +15,7 @@ from neoxargs.base.record import replace
 from neoxargs.facts import optimizers
 from neoxargs.facts.description import counted
 from neoxargs.migrate.as_is.keys import Fate, Program, conflict, entries, number, other_version, unknown_key
-from neoxargs.migrate.deepspeed.convert import is_deepspeed
+from neoxargs.migrate.deepspeed.convert import OTHER_NAMES, is_deepspeed
 from neoxargs.migrate.deepspeed.defaults import REST
 from neoxargs.migrate.deepspeed.lenient_json import Block, blocks
 from neoxargs.migrate.deepspeed.placeholders import without_placeholders
@@ -192,6 +192,7 @@ def _keys(tree: Mapping, section: str, program: Program, found: dict[str, Entry]
 def _names() -> dict[str, set[str]]:
     """Return section -> the keys that some version of DeepSpeed has."""
     of_deepspeed = [p.name for p in REGISTRY.parameters.values() if "DSC" in p.origins]
+    of_deepspeed += OTHER_NAMES
     of_deepspeed += [old for old, p in REGISTRY.renamed.items() if "DSC" in p.origins]
     of_deepspeed += [
         name for event in ("added", "removed") for names in receivers.table()[event].values() for name in names

@@ -151,7 +151,11 @@ def _comments(block: Block, entry: Entry, seen: set[int]) -> tuple[list[str], st
     return above, "" if alone or last in seen else words
 
 
+#: Keys of DeepSpeed's JSON that are other names of parameters from elsewhere.
+OTHER_NAMES = ("sequence_parallel_size",)
+
+
 def is_deepspeed(tree: Tree) -> bool:
     """Return whether all known top-level keys are DeepSpeed's; unknown ones may be misspelt."""
-    known = [REGISTRY.find(entry.key) for entry in tree.entries]
+    known = [REGISTRY.find(entry.key) for entry in tree.entries if entry.key not in OTHER_NAMES]
     return all("DSC" in parameter.origins for parameter in known if parameter)

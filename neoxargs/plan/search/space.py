@@ -30,6 +30,8 @@ class Division:
     """Optimizer state in host memory."""
     expert: int = 1
     """Number of data parallel ranks among which the experts of a layer are divided."""
+    context: int = 1
+    """The configuration's own number of context parallel ranks, which the search keeps."""
 
     def changes(self) -> Changes:
         """Return the overrides that select this division."""
@@ -37,6 +39,7 @@ class Division:
         return {
             **experts,
             "model_parallel_size": self.tensor,
+            "context_parallel_size": self.context,
             "pipe_parallel_size": self.pipe,
             "sequence_parallel": self.sequence_parallel,
             "zero_optimization.stage": self.zero,
@@ -45,6 +48,7 @@ class Division:
 
     def __str__(self) -> str:
         parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
+        parts += [f"context {self.context}"] if self.context > 1 else []
         parts += [f"pipeline {self.pipe}"] if self.pipe else []
         parts += [f"data {self.data}", *([f"expert {self.expert}"] if self.expert > 1 else []), f"ZeRO-{self.zero}"]
         parts += ["sequence parallel"] if self.sequence_parallel else []
@@ -80,18 +84,22 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
 
     The pipeline engine excludes ZeRO-2 and 3; offloading needs them here, where they save the most host memory.
     """
+    context = config.parallel.context_parallel_size
     slots = {len(numbers) for numbers in assumed_hosts(devices, per_host).values()}
     for tensor in (size for size in _divisors(devices, per_host) if not any(count % size for count in slots)):
         # Without the divisor 1: a pipeline of one stage is the plain engine with fewer ZeRO stages.
-        for pipe in (0, *_divisors(devices // tensor, config.shape.num_layers)[1:]):
-            data = devices // tensor // max(pipe, 1)
-            stages = (2, 3) if offload else (0, 1, 2, 3) if data > 1 and not pipe else (0, 1) if data > 1 else (0,)
+        if devices // tensor % context:
+            continue
+        for pipe in (0, *_divisors(devices // tensor // context, config.shape.num_layers)[1:]):
+            data = devices // tensor // context // max(pipe, 1)
+            divided = data * context > 1
+            stages = (2, 3) if offload else (0, 1, 2, 3) if divided and not pipe else (0, 1) if divided else (0,)
             if offload and pipe:
                 continue
             for stage, expert in product(stages, _expert_sizes(config, data)):
                 # With tensor parallelism always sequence parallel, which sends as many bytes and saves memory
                 # (arXiv:2205.05198).
-                yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert)
+                yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert, context)
 
 
 def _expert_sizes(config: Config, data: int) -> list[int]:

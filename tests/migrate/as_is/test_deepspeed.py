@@ -118,6 +118,11 @@ def test_deepspeed_refuses_unknown_keys_of_these_sections(section: str) -> None:
         deepspeed(values)
 
 
+def test_sequence_parallelism_is_a_key_of_deepspeed() -> None:
+    found = check({"train_batch_size": 8, "sequence_parallel_size": 2, "bf16": {"enabled": True}})
+    assert [problem.what for problem in found.problems if "parallel_size" in problem.what] == []
+
+
 def test_the_sentences() -> None:
     values = copy.deepcopy(GOOD) | {
         "optimzer": {},

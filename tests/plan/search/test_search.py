@@ -100,6 +100,16 @@ def test_experts_are_divided(middle: str, capsys: pytest.CaptureFixture[str]) ->
     assert sizes == {1, 2, 4}
 
 
+def test_context_parallel_ranks_are_kept_and_counted(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["context_parallel_size=2", "train_batch_size=16", "attention_dropout=0"]
+    found = found_by(options(middle, 4, overrides=given, gpu_memory=80.0), capsys)["layouts"]
+    assert found
+    for layout in found:  # type: ignore[attr-defined]
+        overrides = [*given[1:], *(f"{name}={value}" for name, value in layout["set"].items())]
+        plan = plan_and_suggest(options(middle, 4, overrides=overrides, gpu_memory=80.0))[0]
+        assert (plan.layout.ranks, plan.layout.context, plan.config.batch.train_batch_size) == (4, 2, 16)
+
+
 def test_the_fewest_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     small = {"gpu_memory": 4.0}
     result = found_by(options(middle, 32, **small), capsys, fewest=True)

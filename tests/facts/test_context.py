@@ -1,0 +1,39 @@
+"""Which style of context parallelism a configuration gets, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from neoxargs.facts.context import parts_of_sequence, style_of
+
+LLAMA = {
+    "context_parallel_style": "auto", "context_parallel_size": 8, "model_parallel_size": 1, "num_attention_heads": 32,
+    "num_kv_heads": 8, "hidden_size": 4096, "head_dim": None, "attention_dropout": 0.0, "pos_emb": "rotary",
+    "attention_backend": "auto", "attention_config": ["global"], "soft_prompt_tuning.enabled": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "style"),
+    [
+        ({}, "all_to_all"),
+        ({"context_parallel_size": 16}, "ring"),
+        ({"context_parallel_size": 6}, "ring"),
+        ({"model_parallel_size": 4}, "ring"),
+        ({"context_parallel_size": 16, "attention_dropout": 0.1}, "all_to_all"),
+        ({"context_parallel_size": 16, "pos_emb": "rpe"}, "all_to_all"),
+        ({"context_parallel_size": 16, "head_dim": 8}, "all_to_all"),
+        ({"context_parallel_style": "ring"}, "ring"),
+    ],
+)
+def test_a_ring_where_heads_cannot_be_divided_without_copies(changes: dict[str, Any], style: str) -> None:
+    found, why = style_of((LLAMA | changes).__getitem__)
+    assert found == style and why
+
+
+def test_a_sequence_has_two_chunks_for_each_rank_of_what_may_be_a_ring() -> None:
+    assert parts_of_sequence("auto", 4, 1) == {"2": 2, "context_parallel_size": 4}
+    assert parts_of_sequence("all_to_all", 4, 2) == {"context_parallel_size": 4, "model_parallel_size": 2}
+    assert parts_of_sequence("ring", 1, 2) == {"model_parallel_size": 2}
