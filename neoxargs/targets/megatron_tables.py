@@ -6,8 +6,8 @@ from typing import Any
 
 #: Parameters that the functions in `megatron.TRANSLATIONS` translate.
 TRANSLATED = {
-    "model_parallel_size", "pipe_parallel_size", "intermediate_size", "num_kv_heads", "pos_emb", "norm",
-    "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
+    "model_parallel_size", "pipe_parallel_size", "context_parallel_style", "intermediate_size", "num_kv_heads",
+    "pos_emb", "norm", "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
     "scaled_masked_softmax_fusion", "bias_gelu_fusion", "moe_num_experts", "moe_expert_interval", "moe_top_k",
     "moe_router_type", "moe_normalize_expert_weights",
     "loss_scale", "loss_scale_window", "min_scale", "hysteresis", "optimizer_type", "clip_grad",

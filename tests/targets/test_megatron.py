@@ -47,6 +47,8 @@ def told(parser: argparse.ArgumentParser, text: str) -> dict[str, object]:
         ("bias_gelu_fusion: true", {"no_bias_gelu_fusion": True}),
         ("{model_parallel_size: 2, pipe_parallel_size: 4}", {"tensor_model_parallel_size": "2"}),
         ("{model_parallel_size: 2, pipe_parallel_size: 4}", {"pipeline_model_parallel_size": "4"}),
+        ("context_parallel_size: 2", {"context_parallel_size": "2", "cp_comm_type": "a2a"}),
+        ("{context_parallel_size: 2, context_parallel_style: ring, attention_dropout: 0}", {"cp_comm_type": "p2p"}),
         ("zero_stage: 1", {"use_distributed_optimizer": True, "use_megatron_fsdp": False}),
         ("zero_stage: 2", {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"}),
         ("zero_stage: 3", {"data_parallel_sharding_strategy": "optim_grads_params"}),
