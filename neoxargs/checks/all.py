@@ -85,6 +85,7 @@ from neoxargs.checks.machine.packages import (
 )
 from neoxargs.checks.receivers import receiver_problems
 from neoxargs.config.config import Config
+from neoxargs.facts.context import undivided_evaluation
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.hosts.devices import Device
@@ -290,6 +291,7 @@ CHECKS: tuple[Check, ...] = (
     Check("folders", lambda spec: unwritable_file(spec.config, "sample_output_file"), ("generate",)),
     Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config)),
+    Check("values", lambda spec: undivided_evaluation(spec.config), ("eval",)),
     Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
     Check("values", lambda spec: other_size(spec.config, spec.texts)),
     Check("values", lambda spec: groups_across_hosts(spec.config, spec.resources)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS
 
@@ -55,6 +56,18 @@ def parts_of_sequence(style: str, context: int, tensor: int) -> dict[str, int]:
     chunks = 2 if context > 1 and style != ALL_TO_ALL else 1  # auto may be a ring, of which each rank has two chunks
     parts = {"2": chunks, "context_parallel_size": context, "model_parallel_size": tensor}
     return {name: number for name, number in parts.items() if number > 1}
+
+
+def undivided_evaluation(config: Config) -> Iterator[Problem]:
+    """Yield the error of micro batches that eval.py cannot divide among these ranks, which have whole samples there."""
+    ranks, iters = config.parallel.context_parallel_size, config.training.eval_iters
+    steps = config.batch.gradient_accumulation_steps
+    if iters * steps % ranks:
+        what = f"eval_iters ({iters}) x gradient_accumulation_steps ({steps}) must be a multiple of "
+        what += f"context_parallel_size ({ranks}): in eval.py, each of these ranks evaluates other samples"
+        hint = f"set eval_iters to a multiple of {ranks}"
+        about = ("eval_iters", "context_parallel_size")
+        yield Problem(what, config.place("eval_iters"), hint, id="evaluation-not-divided", about=about)
 
 
 def goes_around(config: Config) -> bool:

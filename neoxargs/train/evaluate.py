@@ -23,6 +23,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Source, Value
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.facts.context import undivided_evaluation
 from neoxargs.facts.data import SPLITS
 from neoxargs.facts.validation_sets import mean_loss, validation_sets
 from neoxargs.files import metrics
@@ -86,14 +87,8 @@ def for_evaluation(config: Config) -> Config:
             hint = "set data_path or text_path to compute perplexity, or eval_tasks to run lm_eval tasks"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
-    ranks, iters = config.parallel.context_parallel_size, config.training.eval_iters
-    steps = config.batch.gradient_accumulation_steps
-    if iters * steps % ranks:
-        what = f"eval_iters ({iters}) x gradient_accumulation_steps ({steps}) must be a "
-        what += f"multiple of context_parallel_size ({ranks}): each of these ranks evaluates other samples"
-        hint = f"set eval_iters to a multiple of {ranks}"
-        about = ("eval_iters", "context_parallel_size")
-        raise Problems(Problem(what, hint=hint, id="evaluation-not-divided", about=about))
+    if problems := [*undivided_evaluation(config)]:
+        raise Problems(problems)
     return for_generation(_without_preferences(config))
 
 

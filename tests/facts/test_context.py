@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from neoxargs.facts.context import parts_of_sequence, style_of
+from neoxargs.facts.context import parts_of_sequence, style_of, undivided_evaluation
+from tests.support.configure import configure
 
 LLAMA = {
     "context_parallel_style": "auto", "context_parallel_size": 8, "model_parallel_size": 1, "num_attention_heads": 32,
@@ -31,6 +32,13 @@ LLAMA = {
 def test_a_ring_where_heads_cannot_be_divided_without_copies(changes: dict[str, Any], style: str) -> None:
     found, why = style_of((LLAMA | changes).__getitem__)
     assert found == style and why
+
+
+@pytest.mark.parametrize(("iters", "steps", "told"), [(10, 1, 1), (10, 2, 0), (8, 1, 0), (0, 1, 0)])
+def test_what_eval_py_cannot_divide_is_told_at_its_line(iters: int, steps: int, told: int) -> None:
+    lines = f"context_parallel_size: 4\neval_iters: {iters}\ngradient_accumulation_steps: {steps}\n"
+    found = list(undivided_evaluation(configure(lines + "num_attention_heads: 4\nhidden_size: 64\n", gpus=4)))
+    assert [problem.where.line for problem in found if problem.where] == [2] * told
 
 
 def test_a_sequence_has_two_chunks_for_each_rank_of_what_may_be_a_ring() -> None:
