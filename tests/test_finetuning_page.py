@@ -27,7 +27,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
         answers = [row["step"] for row in run_metrics.read(tmp_path / "runs" / run / run_metrics.FILE)
                    if row["event"] == "answers"]  # fmt: skip
         assert answers == [0, 2, 4]
-        assert 'class="answers"' in (tmp_path / "runs" / run / "report.html").read_text()
+        assert 'class="panel answers"' in (tmp_path / "runs" / run / "report.html").read_text()
         assert (tmp_path / "runs" / run / "global_step4").is_dir()
 
 

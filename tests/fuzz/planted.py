@@ -42,7 +42,8 @@ def faults_of_planting(text: str) -> list[str]:
     where = f"with {' '.join(settings)} and {name}={value}"
     # What was left out without the planted error may be found with it, which then keeps a rule from running.
     false = [f"{where}, this is false: {each}" for each in more if not left_out]
-    return false + [f"{where}, this is hidden: {each}" for each in fewer if name not in affected]
+    named = {name, name.rpartition(".")[0]} & affected  # itself, or the section that it is in
+    return false + [f"{where}, this is hidden: {each}" for each in fewer if not named]
 
 
 def _wrong(chance: Random) -> tuple[str, str]:
