@@ -38,6 +38,7 @@ EXCEPTIONS = {
         "rank-variable-not-a-number", "text-not-tokenised", "rendezvous-failed",
     },
     "of other scripts than train.py: --dry-run reports them": {
+        "evaluation-not-divided",
         "script-missing", "checkpoint-unread", "output-file-unwritable", "prompt-lines-empty",
         "reward-model-writes-nothing", "chat-template-missing", "chat-template-unknown", "chat-template-unreadable",
     },

@@ -120,7 +120,7 @@ def test_every_derived_value_that_repeats_nothing_is_listed():
 
 def test_the_brief_lines_and_the_json_agree_with_the_layout():
     made = spec(SMALL, CPU)
-    assert summary.to_json(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1}
+    assert summary.to_json(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1, "context": 1}
     assert [line.split()[0] for line in summary.brief_lines(made)] == ["model", "ranks", "batch", "dialect"]
 
 

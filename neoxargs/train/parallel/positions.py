@@ -38,7 +38,7 @@ class Positions:
             pieces = x.chunk(self.count, dim=1)
             own = [pieces[number] for number in self.chunks]
             x = torch.cat(own, dim=1) if self.ring else own[0]
-        return x.chunk(self.sequence.size, dim=1)[self.sequence.rank]
+        return x if self.sequence.size == 1 else x.chunk(self.sequence.size, dim=1)[self.sequence.rank]
 
     def in_order(self, x: Tensor) -> Tensor:
         """Return what the context parallel ranks have, given one rank after the other, in the order of positions."""

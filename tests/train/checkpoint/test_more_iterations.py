@@ -41,7 +41,7 @@ def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pyte
     code, told = checked(tmp_path, capsys, train_iters=9)
     assert code == 0
     assert (
-        "warning: train_iters is 9, but was 6 when the checkpoint was saved. This changes the decay: at iteration 6 "
+        "warning: train_iters is 9 (was 6) since the checkpoint was saved. This changes the decay: at iteration 6 "
         in told
     )
     assert "the learning rate jumps from 0 to 0.00037" in told
