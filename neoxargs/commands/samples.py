@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +85,12 @@ def documents_of(config: Config, numbers: range) -> list[Part]:
 def launches_of(file: Path, step: int | None) -> tuple[list[Launch], tuple[int, int]]:
     """Return the parts of a run up to a step, and its first and last step there. Raises Problems."""
     try:
-        found: list[tuple[dict[str, Any], list[list[int]]]] = []
-        steps = []
-        for row in metrics.read(file):
-            if row["event"] == "start" and (step is None or row["step"] < step):
-                found.append((row, []))
-            elif row["event"] == "step" and (step is None or row["step"] <= step):
-                steps.append(row["step"])
-                end = row["samples"] + row.get("left_out", 0)
-                ranges = found[-1][1]
-                if not ranges or ranges[-1][1] != end - row["batch"]:  # after samples that were left out
-                    ranges.append([end - row["batch"], end])
-                ranges[-1][1] = end
-        parts = [(row["values"], row["files"], ranges) for row, ranges in found if ranges]
+        parts, steps = [], list[int]()
+        for start, rows in metrics.by_launch(file):
+            own, ranges = _read_by(row for row in rows if step is None or row["step"] <= step)
+            steps += own
+            if ranges:
+                parts.append((start["values"], start["files"], ranges))
     except (OSError, ValueError, LookupError, TypeError):
         parts = []
     if not parts:
@@ -116,6 +109,18 @@ def launches_of(file: Path, step: int | None) -> tuple[list[Launch], tuple[int, 
         Launch(with_text(recorded_config(values)), files, [range(*bounds) for bounds in ranges])
         for values, files, ranges in parts
     ], (steps[0], steps[-1])
+
+
+def _read_by(rows: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[list[int]]]:
+    """Return steps, and the samples that they have read: first one and end of each range, without those left out."""
+    steps, ranges = list[int](), list[list[int]]()
+    for row in rows:
+        steps.append(row["step"])
+        end = row["samples"] + row.get("left_out", 0)
+        if not ranges or ranges[-1][1] != end - row["batch"]:
+            ranges.append([end - row["batch"], end])
+        ranges[-1][1] = end
+    return steps, ranges
 
 
 def _range(text: str) -> range:

@@ -16,7 +16,7 @@ from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS, ScoreRule, head_dim, layer_window, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import RING, goes_around
+from neoxargs.facts.context import RING, uses_ring
 from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import attention_layers, layer_kind
 from neoxargs.facts.layout import stages
@@ -194,7 +194,7 @@ def choose(asked: Asked, place: Place) -> Choice:
 def choices(config: Config, place: Place) -> tuple[Choice, ...]:
     """Return the kernel of each layer that has attention."""
     asked = [asked_of_kernel(config, layer) for layer in attention_layers(config)]
-    if goes_around(config) and place.device == "cuda":  # no other kernel returns what chunks are merged by
+    if uses_ring(config) and place.device == "cuda":  # no other kernel returns what chunks are merged by
         return tuple(Choice("flex", each, refused=obstacle("flex", each, place)) for each in asked)
     return tuple(choose(each, place) for each in asked)
 
@@ -203,13 +203,13 @@ def unusable(config: Config, place: Place) -> Iterator[Problem]:
     """Yield an error if the kernel that the configuration names cannot compute a layer there."""
     name, refused = "attention_backend", [choice for choice in choices(config, place) if choice.refused]
     advice = f"set {name}: auto, which chooses a kernel that can"
-    if goes_around(config):
+    if uses_ring(config):
         name, advice = "context_parallel_style", "set context_parallel_style: all_to_all"
     if refused:
         first = refused[0]
         asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""
         layers = f"{len(refused)} layer{'s' * (len(refused) > 1)}"
-        value = RING if goes_around(config) else first.kernel
+        value = RING if uses_ring(config) else first.kernel
         what = f"{name} ({value}) cannot compute {layers}{asked}: {first.refused}"
         where = "" if place.device == "cuda" else "; if the run is for GPUs, check it with deepy check --gpus N"
         dropout = "set attention_dropout: 0, or " if first.refused == NO_DROPOUT else ""

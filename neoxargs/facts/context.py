@@ -1,4 +1,4 @@
-"""How context parallel ranks compute attention: they exchange heads, or keys and values go around in a ring."""
+"""Context parallel ranks: how they compute attention, by exchanging heads or in a ring, and what they divide."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def undivided_evaluation(config: Config) -> Iterator[Problem]:
         yield Problem(what, config.place("eval_iters"), hint, id="evaluation-not-divided", about=about)
 
 
-def goes_around(config: Config) -> bool:
+def uses_ring(config: Config) -> bool:
     """Return whether keys and values go around the context parallel ranks."""
     return config.parallel.context_parallel_size > 1 and style_of(config.get)[0] == RING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                     return
                 raise
             yield row
+
+
+def by_launch(path: Path) -> Iterator[tuple[dict[str, Any], Iterator[dict[str, Any]]]]:
+    """Yield the launches of a run: the row that each has begun with, and those of its steps, read before the next.
+
+    Raises ValueError as `read` does, and LookupError if a step stands before the first launch.
+    """
+    launches = 0
+
+    def launch(row: Mapping[str, Any]) -> int:
+        nonlocal launches
+        launches += int(row["event"] == "start")
+        return launches
+
+    for _, rows in groupby((row for row in read(path) if row["event"] in ("start", "step")), launch):
+        first = next(rows)
+        if first["event"] != "start":
+            raise LookupError("start")
+        yield first, rows  # noqa: B031 - what the caller reads, once
 
 
 def ends_incomplete(path: Path) -> bool:

@@ -14,7 +14,7 @@ from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Value
 from neoxargs.facts.batch_sizes import PHASES, BatchSizes
-from neoxargs.facts.context import goes_around
+from neoxargs.facts.context import uses_ring
 from neoxargs.facts.layout import stages
 from neoxargs.facts.model import mlp_width
 from neoxargs.registry import ABSENT, Parameter
@@ -93,7 +93,7 @@ def _layout(config: Config) -> Words:
     yield from _flag("tensor-model-parallel-size", config.parallel.model_parallel_size)
     yield from _flag("pipeline-model-parallel-size", stages(config.parallel.pipe_parallel_size))
     if config.parallel.context_parallel_size > 1:
-        yield from _flag("cp-comm-type", "p2p" if goes_around(config) else "a2a")
+        yield from _flag("cp-comm-type", "p2p" if uses_ring(config) else "a2a")
     # Megatron-LM's distributed optimizer is ZeRO 1; stages 2 and 3 need its own FSDP.
     stage = config.zero_optimization.stage
     if stage == 1:

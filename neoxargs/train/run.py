@@ -146,7 +146,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
 
 
 def attention_line(config: Config, device: torch.device) -> Iterator[str]:
-    """Yield which kernels compute attention in how many layers, and why, if there is attention."""
+    """Yield which kernels compute attention in how many layers, and how context parallel ranks do, each with why."""
     if words := describe_kernels(choices(config, place(device))):
         yield f"attention: {words}"
     if (ranks := config.parallel.context_parallel_size) > 1:

@@ -28,7 +28,7 @@ def judged(bench: ModuleType, runs: list[Any], term: str) -> tuple[str, float]:
 
 def test_a_planted_cause_is_found_in_sources_that_were_left_out(bench: ModuleType) -> None:
     """Runs of five sources lose twice the time of their tensor communication, and 10 % for another reason."""
-    tensor, none = "tensor communication", "none"
+    tensor = "tensor communication"
     drawn, runs = random.Random(1), []
     for source in "abcde":
         for _ in range(20):
@@ -38,7 +38,7 @@ def test_a_planted_cause_is_found_in_sources_that_were_left_out(bench: ModuleTyp
             run = bench.Run(source, "throughput", error, several=True, beyond=False, foreign=False, tuned=False)
             runs.append(bench.Timed(run, shares))
     assert judged(bench, runs, tensor) == ("2 to 2", 0.0)
-    assert judged(bench, runs, none)[1] >= 0 and bench.fit(runs, next(iter(bench.TERMS))).error > 0.1
+    assert bench.fit(runs, next(iter(bench.TERMS))).error > 0.1
 
 
 @pytest.mark.slow

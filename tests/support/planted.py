@@ -219,12 +219,16 @@ def a_loss_averaged_per_shard() -> None:
 def no_gradient_from_other_shards() -> None:
     from neoxargs.train.parallel import communicate
 
+    right = communicate._Exchange.backward
+
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        if not ctx.to_heads:
+            return right(ctx, gradient)
         own = [torch.zeros_like(part) for part in gradient.chunk(ctx.axis.size, dim=1)]
         own[ctx.axis.rank] = gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank]
-        return communicate._to_positions(torch.cat(own, dim=1), ctx.axis), None
+        return right(ctx, torch.cat(own, dim=1))
 
-    communicate._ToHeads.backward = staticmethod(backward)
+    communicate._Exchange.backward = staticmethod(backward)
 
 
 def documents_that_begin_in_each_shard() -> None:

@@ -33,13 +33,9 @@ class Launch(Record):
 
 def launches_of(folder: Path) -> list[Launch]:
     """Return the launches of a run, without earlier ones of which no step is left; none if they are not recorded."""
-    found: list[tuple[dict[str, Any], list[int]]] = []
     try:
-        for row in metrics.read(folder / metrics.FILE):
-            if row["event"] == "start":
-                found.append((row["values"], []))
-            elif row["event"] == "step":
-                found[-1][1].append(row["step"])
+        recorded = metrics.by_launch(folder / metrics.FILE)
+        found = [(start["values"], [row["step"] for row in rows]) for start, rows in recorded]
     except (OSError, ValueError, LookupError, TypeError):
         return []
     return [

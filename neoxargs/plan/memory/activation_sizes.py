@@ -8,7 +8,7 @@ from math import gcd
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import goes_around
+from neoxargs.facts.context import uses_ring
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
@@ -46,7 +46,7 @@ class ActivationSizes:
     @cached_property
     def copies(self) -> int:
         """The copies of each key and value head, on as many context parallel ranks."""
-        if goes_around(self.config):
+        if uses_ring(self.config):
             return 1
         return self.context // gcd(self.config.shape.num_kv_heads // self.tensor, self.context)
 

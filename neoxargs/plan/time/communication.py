@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
-from neoxargs.facts.context import goes_around
+from neoxargs.facts.context import uses_ring
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
@@ -93,7 +93,7 @@ def context_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
     queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
     keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
     passes = 3 if recomputed_groups(sizes.config, layers) else 2
-    if goes_around(sizes.config):
+    if uses_ring(sizes.config):
         around = Counter({Message("send", 2 * keys): passes * layers * (sizes.context - 1)})
         return around + Counter({Message("send", 2 * keys // sizes.number_size * SINGLE): layers * sizes.context})
     return Counter({

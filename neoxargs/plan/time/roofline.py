@@ -14,7 +14,7 @@ from functools import lru_cache
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width, head_dim, layer_window, qkv_rows, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import goes_around
+from neoxargs.facts.context import uses_ring
 from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import compiles_cross_entropy, matrices_of_layer, mlp_rows, mlp_width
 from neoxargs.facts.trained import is_frozen
@@ -205,7 +205,7 @@ def _in_one_kernel(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
     bounded = sizes.assumed.attention_bounded if score_rule(config, 0).softcap else 1.0
     each = _product_of_scores(sizes) * visible / (rates.attention * bounded)
     # In a ring, the backward pass computes the output of each pair of chunks again.
-    again = FUSED_FORWARD if goes_around(config) else 0
+    again = FUSED_FORWARD if uses_ring(config) else 0
     return FUSED_FORWARD * each, (FUSED + again) * each
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.context import goes_around
+from neoxargs.facts.context import uses_ring
 from neoxargs.facts.gradient_sum import BYTES, bucket_elements
 from neoxargs.facts.layer_kinds import has_attention, layer_kind
 from neoxargs.facts.layout import Layout
@@ -223,7 +223,7 @@ def _hides(config: Config, stage: Stage, sizes: ActivationSizes, device: Device)
 
     In a ring, the next keys and values arrive during attention to those before.
     """
-    if not goes_around(config):
+    if not uses_ring(config):
         return 0.0
     return sum(layer_time(sizes, device, layer)[1].attention for layer in stage.layers)
 

@@ -106,10 +106,11 @@ def build_datasets(
     }
     require_token_files(chosen, tokenizer.vocab_size)
     comparison = Comparison(files_of(chosen), labelled(chosen), reward_files(chosen), rows)
-    if _is_first(None if config.data.use_shared_fs else local_rank):
+    rank = None if config.data.use_shared_fs else local_rank
+    if _is_first(rank):
         comparison.start()
     built = first_rank_first(
-        None if config.data.use_shared_fs else local_rank,
+        rank,
         lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in chosen},
     )
     _refuse_empty(built, chosen, needed, sampling)
@@ -120,9 +121,8 @@ def build_datasets(
     starts_over = not is_limited(config)
 
     def extend(reach: int) -> Samples:
-        one = None if config.data.use_shared_fs else local_rank
         further = replace(sampling, reach=reach)
-        found = first_rank_first(one, lambda: dataset(chosen["train"], "train", needed["train"], further))
+        found = first_rank_first(rank, lambda: dataset(chosen["train"], "train", needed["train"], further))
         assert found is not None
         if (ends := len(found)) < reach:
             then = "starts over" if starts_over else "ends, because all datasets that have a share have been used up"

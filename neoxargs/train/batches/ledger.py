@@ -96,8 +96,8 @@ def _read_by(launch: Launch, folder: Path) -> Iterator[tuple[str, Integers]]:
     config, last = launch.config, max(each.stop for each in launch.ranges)
     together = config.batch.train_micro_batch_size_per_gpu * Layout.of(config).data
     samples = training_samples(config, folder, reach=last + -last % together)
-    starts_over = config.data.sample_order == "gpt-neox" and not is_limited(config)
-    length = usable_length(len(samples), together if starts_over else 1)
+    drops_last = config.data.sample_order == "gpt-neox" and not is_limited(config)
+    length = usable_length(len(samples), together if drops_last else 1)
     offsets: dict[str, Integers] = {}
     read = (each[first : first + TOGETHER] for each in launch.ranges for first in range(0, len(each), TOGETHER))
     for numbers in read:

@@ -177,14 +177,19 @@ class SelfAttention(nn.Module):
             bound = length = seq
             if self.ring:
                 bound = length = seq * self.context.size
-                of_all = torch.arange(length, device=device).unsqueeze(0) if positions is None else positions
-                positions = self.ring.of(of_all)
+                positions = self._own_positions(seq, device) if positions is None else self.ring.of(positions)
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]
         if cache is None:
             return cosine[positions], sine[positions]
         return cache.once(rotation.name, lambda: (cosine[positions], sine[positions]))
+
+    def _own_positions(self, seq: int, device: torch.device) -> Tensor:
+        """Return the positions of this rank's tokens in a ring, the same for all layers."""
+        ring = self.ring
+        assert ring
+        return self.masks.tables.get(("own positions", seq, device), lambda: ring.numbers(seq, device))
 
     @property
     def _fuses_rotation(self) -> bool:

@@ -95,24 +95,24 @@ class PositionEmbedding(nn.Module):
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden_BSD, starts_BS = unpack(inputs)
         positions = replace(self.positions, sequence=self.sequence)  # which scoring pauses
-        own = positions.numbers(hidden_BSD.shape[1], hidden_BSD.device)
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
-            assert isinstance(own, slice)  # a rule refuses soft prompts in a ring
-            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, own.start)
+            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, positions.first(hidden_BSD.shape[1]))
         hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
         positions_BS = None if self.cache is None else self.cache.positions
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
             positions_BS = positions.of(positions_in_document(starts_BS))
-        rows = slice(self.offset + own.start, self.offset + own.stop) if isinstance(own, slice) else self.offset + own
+        elif positions.ring and positions_BS is None:
+            positions_BS = positions.numbers(hidden_BSD.shape[1], hidden_BSD.device)
+        first = self.offset + (positions.first(hidden_BSD.shape[1]) if positions_BS is None else 0)
+        rows = slice(first, first + hidden_BSD.shape[1])
         if self.table is not None:
             table = self.table[rows] if positions_BS is None else self.table[self.offset + positions_BS]
             hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         if self.sinusoidal:
-            steps = rows if positions_BS is None else self.offset + positions_BS
-            if isinstance(steps, slice):
-                steps = torch.arange(steps.start, steps.stop, device=hidden_BSD.device)
+            steps = torch.arange(rows.start, rows.stop, device=hidden_BSD.device)
+            steps = steps if positions_BS is None else self.offset + positions_BS
             table = sinusoidal(steps, hidden_BSD.shape[-1]).to(hidden_BSD.dtype)
             hidden_BSD = hidden_BSD + scale_by(table, self.multipliers[1])
         hidden_BSD = scale_by(hidden_BSD, self.multipliers[0])

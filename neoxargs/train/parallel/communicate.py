@@ -79,12 +79,12 @@ def gather_positions(x: Tensor, own: Positions) -> Tensor:
 def positions_to_heads(x: Tensor, axis: Axis) -> Tensor:
     """Exchange the heads of this rank's positions for its share of the heads: (B, S / ranks, N, …) -> (B, S, N / ranks,
     …), as in DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509)."""
-    return x if axis.size == 1 else apply(_ToHeads, x, axis)
+    return x if axis.size == 1 else apply(_Exchange, x, axis, True)
 
 
 def heads_to_positions(x: Tensor, axis: Axis) -> Tensor:
     """Undo `positions_to_heads`: (B, S, N / ranks, …) -> (B, S / ranks, N, …)."""
-    return x if axis.size == 1 else apply(_ToPositions, x, axis)
+    return x if axis.size == 1 else apply(_Exchange, x, axis, False)
 
 
 #: Attribute of weights whose gradients are partial on each rank: a PartialGradient.
@@ -231,26 +231,16 @@ def _scattered(x: Tensor, axis: Axis) -> Callable[[], Tensor]:
     return start_scatter(x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous(), axis.group)
 
 
-class _ToHeads(torch.autograd.Function):
+class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return _to_heads(x, axis)
+    def forward(ctx: Any, x: Tensor, axis: Axis, to_heads: bool) -> Tensor:
+        ctx.axis, ctx.to_heads = axis, to_heads
+        return _to_heads(x, axis) if to_heads else _to_positions(x, axis)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _to_positions(gradient, ctx.axis), None
-
-
-class _ToPositions(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return _to_positions(x, axis)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _to_heads(gradient, ctx.axis), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        back = _to_positions if ctx.to_heads else _to_heads
+        return back(gradient, ctx.axis), None, None
 
 
 def _to_heads(x: Tensor, axis: Axis) -> Tensor:

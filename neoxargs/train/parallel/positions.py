@@ -47,13 +47,14 @@ class Positions:
         pieces = x.chunk(self.count, dim=1)
         return torch.cat([*pieces[::2], *pieces[1::2][::-1]], dim=1)
 
-    def numbers(self, own: int, device: torch.device | None = None) -> Tensor | slice:
-        """Return this rank's positions, of which there are `own`: as a slice if they are consecutive."""
-        size = self.context.size * self.sequence.size
-        if self.ring:
-            return self.of(torch.arange(size * own, device=device).unsqueeze(0))[0]
-        first = (self.context.rank * self.sequence.size + self.sequence.rank) * own
-        return slice(first, first + own)
+    def numbers(self, own: int, device: torch.device | None = None) -> Tensor:
+        """Return this rank's positions, of which there are `own`: (1, own)."""
+        return self.of(torch.arange(self.context.size * self.sequence.size * own, device=device).unsqueeze(0))
+
+    def first(self, own: int) -> int:
+        """Return the first one of `own` positions in a row."""
+        assert not self.ring
+        return (self.context.rank * self.sequence.size + self.sequence.rank) * own
 
 
 #: Those of a rank with whole sequences.

@@ -351,6 +351,32 @@ class TestProblems:
         pinned(self.what(tmp_path, data_path=prefix, split="1,99"))
 
 
+@pytest.mark.parametrize(
+    ("options", "goes_on"),
+    [
+        ({}, "starts over"),
+        ({"sample_order": "megatron-core"}, "starts over"),
+        ({"pack_impl": "unpacked"}, ""),
+        ({"train_data_mixture": [{"weights": [1]}]}, ""),
+        ({"train_data_max_epochs": 1}, "ends, because"),
+    ],
+)
+def test_data_that_has_no_further_samples_says_so(tmp_path, capsys, options, goes_on: str) -> None:
+    """Those of a run that leaves out samples: 30 more than the 40 that it was to read, of 42 in a pass."""
+    prefix = numbered(tmp_path / "data", 20)
+    paths = {f"{split}_data_paths": [prefix] for split in ("train", "valid", "test")}
+    where = paths if "train_data_mixture" in options or "train_data_max_epochs" in options else {"data_path": prefix}
+    loader = loaded(tmp_path, **where, split="1", train_batch_size=8, train_iters=5, **options)
+    capsys.readouterr()
+    before, after = loader.parts["train"], loader.reaching(70).parts["train"]
+    told = capsys.readouterr().out
+    assert goes_on in told and bool(told) == bool(goes_on)
+    assert (len(after) >= 70) == (not goes_on)
+    for index in range(40):
+        assert after[index]["tokens"].tolist() == before[index]["tokens"].tolist()
+    assert loader.reaching(40) is loader
+
+
 def first_batches(folder: str) -> list[list[list[int]]]:
     """Return a rank's tokens of its first two batches, with a shared file system and with one per rank."""
     warnings.simplefilter("ignore")

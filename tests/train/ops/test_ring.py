@@ -63,7 +63,7 @@ def differences(fault: str = "", dtype: torch.dtype = torch.float32) -> dict[str
     torch.manual_seed(0)
     inputs = [torch.randn(BATCH, heads, SEQ, WIDTH, dtype=dtype) for heads in (HEADS, KEYS, KEYS)]
     given = [torch.randn(BATCH, HEADS, SEQ, WIDTH, dtype=dtype), torch.randn(BATCH, HEADS, SEQ, dtype=dtype)]
-    own = Positions(axis, ring=True).numbers(SEQ // axis.size)
+    own = Positions(axis, ring=True).numbers(SEQ // axis.size)[0]
     found = {}
     for name, case in CASES.items():
         rule, bound, documents = case
@@ -153,6 +153,16 @@ def test_each_rank_sends_keys_and_values_once_and_never_holds_all_scores(ranks: 
         # With their gradients, which also return to the rank that they belong to.
         assert backward == (ranks - 1) * both + ranks * both
         assert scores == (SEQ // (2 * ranks)) ** 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_a_causal_mask_leaves_all_ranks_the_same_work(ranks: int) -> None:
+    """One pair more than a sequence has chunks, each token of which sees itself and those before in one half only."""
+    chunks = Chunks(MaskRule(), 0.0, 8, None, Tables())
+    for rank in range(ranks):
+        axis = Axis(ranks, rank)
+        pairs = [pair[:2] for source in range(ranks) for pair in ring._pairs(axis, source, chunks.see, 16)]
+        assert len(pairs) == 2 * ranks + 1 == len({*pairs}) and sum(rows == columns for rows, columns in pairs) == 2
 
 
 def kept() -> int:
