@@ -129,7 +129,7 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
     from neoxargs.train.losses.cross_entropy import Vocabulary
     from neoxargs.train.process import mesh, setup
 
-    layout = mesh.build_mesh(config.parallel)
+    layout = mesh.build_mesh(config)
     setup.set_seeds(1)
     # ByteLevelTokenizer's 257 tokens, padded to a multiple of 128.
     trained: Any = engine.build(config, deepspeed_json(config), Vocabulary(257, 384), layout)

@@ -182,6 +182,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
     | DOCUMENTS
     | {"sliding_window_width": 50, "attn_logit_softcapping": 50, "num_kv_heads": 2},
     "cp4, ring": BF16 | RING | {"context_parallel_size": 4},
+    "cp4, hybrid": BF16 | RING | {"context_parallel_size": 4, "context_parallel_style": "hybrid", "num_kv_heads": 2},
     "compiled layers, ZeRO-1": BF16 | _zero(1, **BUCKETS) | {"compile_layers": True},
     "compiled layers, tp2, sequence parallel": BF16 | _tensor(2) | SEQUENCE | {"compile_layers": True},
 }

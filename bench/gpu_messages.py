@@ -54,7 +54,7 @@ def _axes(config: Config) -> dict[tuple[int, ...], str]:
     from neoxargs.train.process.mesh import groups_of_axes
 
     axes: dict[tuple[int, ...], str] = {}
-    for name, rows in groups_of_axes(config.parallel, dist.get_world_size()).items():
+    for name, rows in groups_of_axes(config, dist.get_world_size()).items():
         for ranks in rows.tolist():
             if dist.get_rank() in ranks:
                 axes.setdefault(tuple(ranks), name.replace("_", " "))

@@ -229,7 +229,7 @@ def _build(config: Config) -> tuple[Any, Iterator[Any] | None]:
     from neoxargs.train.process import mesh, setup
 
     rows = config.embedding.padded_vocab_size
-    layout = mesh.build_mesh(config.parallel)
+    layout = mesh.build_mesh(config)
     setup.set_seeds(config.training.seed)
     trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows, eod=0), layout)
     pin = trained.deepspeed.device.type == "cuda"

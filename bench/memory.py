@@ -138,7 +138,7 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
     config = complete(draft([File("bench.yml", yaml.safe_dump({**common, **trial}))]), ranks)
 
     def work() -> None:
-        trained = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.build_mesh(config.parallel))
+        trained = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.build_mesh(config))
         tokens = torch.randint(256, (4, trial["seq_length"]))
         for _ in range(2):
             trained.train_step(iter([MicroBatch(tokens, tokens)]))

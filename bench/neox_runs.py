@@ -320,7 +320,7 @@ def compute_logits(arguments: list[str], folder: Path, run: Path) -> None:
     rank = parse_rank_arguments(arguments)
     config = for_generation(rank.config)
     process = setup.start(config.training.distributed_backend, config.training.seed, rank.local_rank)
-    mesh, tokenizer = build_mesh(config.parallel), build_tokenizer(config.tokenizer)
+    mesh, tokenizer = build_mesh(config), build_tokenizer(config.tokenizer)
     engine, _ = load_model(config, without_training(rank.deepspeed), tokenizer, mesh, process)
     tokens = torch.from_numpy(np.load(run / "tokens.npy").astype(np.int64))[:, : config.shape.seq_length]
     with torch.no_grad():

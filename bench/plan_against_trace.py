@@ -208,7 +208,7 @@ def planned(plan: Plan, index: int) -> Figures:
     return Figures(
         most,
         stage_operations(plan.config, memory.stage, rows).total,
-        tensor_messages(sizes, memory.stage, rows) + context_messages(sizes, memory.stage),
+        sum(context_messages(sizes, memory.stage), tensor_messages(sizes, memory.stage, rows)),
         pipeline_messages(sizes, memory.stage),
     )
 
@@ -254,7 +254,7 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
     in_stage = layout.tensor * layout.context
     one_replica = resolve(files, [*sets, samples], gpus=in_stage * layout.pipe)
     device = find_device(DEVICE)
-    with fake_rank(stage * in_stage, one_replica.parallel) as mesh:
+    with fake_rank(stage * in_stage, one_replica) as mesh:
         deepspeed = build(one_replica, plan.vocab_rows, mesh)
         recorder = trace(deepspeed, one_replica, Roof(device.half, device.single, device.bandwidth))
     # not those of a single number: the mean loss, once in a step

@@ -75,7 +75,7 @@ def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]
     config = resolve(FILES, [*SETS, *sets, f"train_iters={steps}"], gpus=1)
     setup.start("gloo", config.training.seed)
     rows = config.embedding.padded_vocab_size
-    trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows), mesh.build_mesh(config.parallel))
+    trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows), mesh.build_mesh(config))
     theirs = TransformersTraining(config, trained.deepspeed.module)
     for batch in batches(config, steps):
         yield trained.train_step(iter([MicroBatch(*batch)])).loss, theirs.step(batch)

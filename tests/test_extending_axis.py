@@ -36,7 +36,7 @@ from tests.support.trials import Trial, curves
 def neighbours() -> list[list[int]]:
     found = []
     for tensor in (1, 2):
-        mesh = build_mesh(small(depth_parallel_size=2, model_parallel_size=tensor).parallel)
+        mesh = build_mesh(small(depth_parallel_size=2, model_parallel_size=tensor))
         found.append(dist.get_process_group_ranks(mesh.depth.group))
         assert (mesh.depth.size, mesh.depth_data.size) == (2, 2 // tensor)
         destroy_groups()

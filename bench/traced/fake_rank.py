@@ -31,8 +31,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from neoxargs.config.config import Config
 from neoxargs.facts.attention_kernels import Place
-from neoxargs.registry.parallel import Parallel
 from neoxargs.train.model import attention, embedding, scores
 from neoxargs.train.ops import fused, rotary, sdpa
 from neoxargs.train.parallel import layers
@@ -43,13 +43,13 @@ DEVICE = torch.device("meta")
 
 
 @contextmanager
-def fake_rank(rank: int, parallel: Parallel) -> Iterator[Mesh]:
+def fake_rank(rank: int, config: Config) -> Iterator[Mesh]:
     """Make this process a rank of `world_size` ranks on GPUs. Only once in a process: caches keep its tensors."""
-    world = parallel.world_size
+    world = config.parallel.world_size
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "DS_ACCELERATOR": "cpu"}
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     setup.init_distributed("fake")
-    mesh = build_mesh(parallel)
+    mesh = build_mesh(config)
     with ExitStack() as stack:
         for context in (setup.suppress_output(), *_stand_ins(), DEVICE, NoValues()):
             stack.enter_context(context)

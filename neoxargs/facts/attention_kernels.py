@@ -16,7 +16,7 @@ from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS, ScoreRule, head_dim, layer_window, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import RING, uses_ring
+from neoxargs.facts.context import style_of, uses_ring
 from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import attention_layers, layer_kind
 from neoxargs.facts.layout import stages
@@ -209,7 +209,7 @@ def unusable(config: Config, place: Place) -> Iterator[Problem]:
         first = refused[0]
         asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""
         layers = f"{len(refused)} layer{'s' * (len(refused) > 1)}"
-        value = RING if uses_ring(config) else first.kernel
+        value = style_of(config.get)[0] if uses_ring(config) else first.kernel
         what = f"{name} ({value}) cannot compute {layers}{asked}: {first.refused}"
         where = "" if place.device == "cuda" else "; if the run is for GPUs, check it with deepy check --gpus N"
         dropout = "set attention_dropout: 0, or " if first.refused == NO_DROPOUT else ""

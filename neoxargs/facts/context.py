@@ -1,15 +1,16 @@
-"""Context parallel ranks: how they compute attention, by exchanging heads or in a ring, and what they divide."""
+"""Context parallel ranks: how they compute attention, by exchanging heads, in a ring or both; what they divide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import gcd
 from typing import Any
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS
 
-AUTO, ALL_TO_ALL, RING = "auto", "all_to_all", "ring"
+AUTO, ALL_TO_ALL, RING, HYBRID = "auto", "all_to_all", "ring", "hybrid"
 #: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
 BACKENDS = ("auto", "flex")
 
@@ -32,20 +33,44 @@ def missing_in_ring(get: Callable[[str], Any]) -> dict[str, str]:
 def style_of(get: Callable[[str], Any]) -> tuple[str, str]:
     """Return how a run with these parameters computes attention, and why, in words."""
     named = get("context_parallel_style")
-    if named != AUTO:
-        return named, "context_parallel_style"
-    ranks, tensor = get("context_parallel_size"), max(1, get("model_parallel_size"))
-    heads, keys = get("num_attention_heads") // tensor, get("num_kv_heads") // tensor
-    if keys % ranks == 0:
+    if named == AUTO:
+        return _chosen(get)
+    sharing, ranks, keys = _sharing(get), get("context_parallel_size"), _heads(get, "num_kv_heads")
+    if named == HYBRID and sharing in {1, ranks}:
+        return (RING if sharing == 1 else ALL_TO_ALL), f"of {ranks} ranks, {sharing} can divide {keys} key heads"
+    return named, "context_parallel_style"
+
+
+def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
+    """Return how many consecutive context parallel ranks exchange heads; groups of as many are a ring."""
+    return {ALL_TO_ALL: get("context_parallel_size"), RING: 1}.get(style_of(get)[0]) or _sharing(get)
+
+
+def _chosen(get: Callable[[str], Any]) -> tuple[str, str]:
+    ranks, sharing = get("context_parallel_size"), _sharing(get)
+    heads, keys = _heads(get, "num_attention_heads"), _heads(get, "num_kv_heads")
+    if sharing == ranks:
         return ALL_TO_ALL, f"{ranks} ranks divide {keys} key and value heads"
     if missing := missing_in_ring(get):
         return ALL_TO_ALL, f"a ring has no {next(iter(missing))}"
+    width = get("head_dim") or get("hidden_size") // get("num_attention_heads")
+    if heads % ranks == 0 and width not in FLEX_WIDTHS:
+        return ALL_TO_ALL, f"GPUs have no kernel for a ring of heads of {width}"
+    if sharing > 1:
+        return HYBRID, f"{sharing} ranks divide {keys} key and value heads, {ranks} cannot"
     if heads % ranks:
         return RING, f"{ranks} ranks cannot divide {heads} heads"
-    width = get("head_dim") or get("hidden_size") // get("num_attention_heads")
-    if width not in FLEX_WIDTHS:
-        return ALL_TO_ALL, f"GPUs have no kernel for a ring of heads of {width}"
     return RING, f"with key and value heads ({keys}) for fewer than {ranks} ranks, others would need copies"
+
+
+def _heads(get: Callable[[str], Any], name: str) -> int:
+    """Return the heads of a tensor parallel rank."""
+    return get(name) // max(1, get("model_parallel_size"))  # type: ignore[no-any-return]
+
+
+def _sharing(get: Callable[[str], Any]) -> int:
+    """Return how many context parallel ranks can divide the key and value heads, without copies."""
+    return gcd(_heads(get, "num_kv_heads"), get("context_parallel_size"))
 
 
 def parts_of_sequence(style: str, context: int, tensor: int) -> dict[str, int]:
@@ -72,4 +97,4 @@ def undivided_evaluation(config: Config) -> Iterator[Problem]:
 
 def uses_ring(config: Config) -> bool:
     """Return whether keys and values go around the context parallel ranks."""
-    return config.parallel.context_parallel_size > 1 and style_of(config.get)[0] == RING
+    return config.parallel.context_parallel_size > 1 and style_of(config.get)[0] != ALL_TO_ALL

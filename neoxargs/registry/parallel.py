@@ -29,13 +29,14 @@ class Parallel(Group, origin="Meg", effect="layout"):
     `context_parallel_style: all_to_all`, this number. `sequence_parallel_size` is DeepSpeed's name. Not
     the same as `sequence_parallel`, which divides activations among the tensor parallel ranks."""
 
-    context_parallel_style: Literal["auto", "all_to_all", "ring"] = param("auto", ours=True)
+    context_parallel_style: Literal["auto", "all_to_all", "ring", "hybrid"] = param("auto", ours=True)
     """How context parallel ranks compute attention. `all_to_all` (DeepSpeed-Ulysses): each has all positions and a part
     of the heads of its tensor parallel rank, which their number must divide; with fewer key and value heads than ranks,
     it has copies of them. `ring`: each keeps its positions, of which it has two
     parts so that all ranks have the same work, and keys and values go around. It has no attention dropout, learned
-    position bias, block-sparse layers or soft prompts. `auto`: `ring` where heads cannot be divided without copies. The
-    log says which and why."""
+    position bias, block-sparse layers or soft prompts. `hybrid`: as many consecutive ranks as can divide the key and
+    value heads exchange heads, and such groups are a ring. `auto`: `all_to_all` where heads can be divided without
+    copies, else `hybrid` or `ring`. The log says which and why."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

@@ -14,11 +14,12 @@ from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.config.value import Value
 from neoxargs.facts.batch_sizes import PHASES, BatchSizes
-from neoxargs.facts.context import uses_ring
+from neoxargs.facts.context import HYBRID, ranks_with_other_heads, style_of
 from neoxargs.facts.layout import stages
 from neoxargs.facts.model import mlp_width
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.targets.megatron_tables import (
+    CONTEXT_STYLES,
     IN_ITERATIONS,
     LION,
     MUON_SCALES,
@@ -93,7 +94,11 @@ def _layout(config: Config) -> Words:
     yield from _flag("tensor-model-parallel-size", config.parallel.model_parallel_size)
     yield from _flag("pipeline-model-parallel-size", stages(config.parallel.pipe_parallel_size))
     if config.parallel.context_parallel_size > 1:
-        yield from _flag("cp-comm-type", "p2p" if uses_ring(config) else "a2a")
+        style, heads = style_of(config.get)[0], ranks_with_other_heads(config.get)
+        yield from _flag("cp-comm-type", CONTEXT_STYLES[style])
+        if style == HYBRID:
+            ring = config.parallel.context_parallel_size // heads
+            yield from _flag("hierarchical-context-parallel-sizes", [heads, ring])
     # Megatron-LM's distributed optimizer is ZeRO 1; stages 2 and 3 need its own FSDP.
     stage = config.zero_optimization.stage
     if stage == 1:

@@ -30,6 +30,8 @@ TOKENIZERS = {
     "TiktokenTokenizer": "TikTokenizer",
     "ByteLevelTokenizer": "NullTokenizer",
 }
+#: `context_parallel_style` -> --cp-comm-type.
+CONTEXT_STYLES = {"all_to_all": "a2a", "ring": "p2p", "hybrid": "a2a+p2p"}
 #: The original context of `--use-rope-scaling`, that of Llama 3.
 LLAMA3_CONTEXT = 8192
 #: The default betas of Lion in DeepSpeed and in this package; Megatron-LM has other defaults.

@@ -50,7 +50,7 @@ def run(arguments: RankArguments) -> None:
     if tasks.names:  # before the model is loaded, which may take minutes
         require_installed()
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    mesh = build_mesh(config.parallel)
+    mesh = build_mesh(config)
     tokenizer = build_tokenizer(config.tokenizer)
     data = build_datasets(config, tokenizer, mesh, process.local_rank, ["validation"]) if reads_data(config) else None
     json = without_training(arguments.deepspeed, arguments.config.parallel.context_parallel_size)

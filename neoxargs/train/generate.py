@@ -27,7 +27,7 @@ def run(arguments: RankArguments) -> None:
     """Generate as the rank's command line says. Raises Problems."""
     config = for_generation(arguments.config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    mesh = build_mesh(config.parallel)
+    mesh = build_mesh(config)
     tokenizer = build_tokenizer(config.tokenizer)
     json = without_training(arguments.deepspeed, arguments.config.parallel.context_parallel_size)
     trainer, _ = load_model(config, json, tokenizer, mesh, process)

@@ -185,7 +185,7 @@ def _folders(config: Config) -> dict[str, Path]:
 
 def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Vocabulary, Loader]:
     """Return the mesh, the tokenizer and the data of a run. Raises Problems."""
-    mesh, tokenizer = build_mesh(config.parallel), build_tokenizer(config.tokenizer)
+    mesh, tokenizer = build_mesh(config), build_tokenizer(config.tokenizer)
     vocabulary = build.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     data = build_datasets(config, tokenizer, mesh, process.local_rank)
     if process.device.type == "cpu" and not config.is_set("num_workers"):

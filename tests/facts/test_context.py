@@ -20,13 +20,18 @@ LLAMA = {
     ("changes", "style"),
     [
         ({}, "all_to_all"),
-        ({"context_parallel_size": 16}, "ring"),
-        ({"context_parallel_size": 6}, "ring"),
-        ({"model_parallel_size": 4}, "ring"),
+        ({"context_parallel_size": 16}, "hybrid"),
+        ({"context_parallel_size": 6}, "hybrid"),
+        ({"context_parallel_size": 3}, "ring"),
+        ({"model_parallel_size": 4}, "hybrid"),
+        ({"model_parallel_size": 8}, "ring"),
         ({"context_parallel_size": 16, "attention_dropout": 0.1}, "all_to_all"),
         ({"context_parallel_size": 16, "pos_emb": "rpe"}, "all_to_all"),
         ({"context_parallel_size": 16, "head_dim": 8}, "all_to_all"),
         ({"context_parallel_style": "ring"}, "ring"),
+        ({"context_parallel_style": "hybrid"}, "all_to_all"),
+        ({"context_parallel_style": "hybrid", "model_parallel_size": 8}, "ring"),
+        ({"context_parallel_style": "hybrid", "model_parallel_size": 4}, "hybrid"),
     ],
 )
 def test_a_ring_where_heads_cannot_be_divided_without_copies(changes: dict[str, Any], style: str) -> None:

@@ -117,7 +117,7 @@ def start_and_step(layout: Layout, planted: bool = False) -> Seen:
         setup.start("nccl", seed=1)
         samples = MICRO_BATCH * MICRO_BATCHES * layout.data
         config = small(**_sizes(layout, samples))
-        place = mesh.build_mesh(config.parallel)
+        place = mesh.build_mesh(config)
         json = {
             "train_batch_size": samples, "train_micro_batch_size_per_gpu": MICRO_BATCH, "gradient_clipping": 1.0,
             "gradient_accumulation_steps": MICRO_BATCHES,

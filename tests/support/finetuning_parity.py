@@ -192,7 +192,7 @@ def on_layout(folder: str, name: str, layout: str, theirs: Answer) -> Difference
     config = resolve_run(Request([str(root / "ours" / "model.yml")], sets, gpus=world), os.environ).config
     arguments = parse_rank_arguments(script_arguments(config))
     config = arguments.config
-    here, tokenizer = mesh.build_mesh(config.parallel), build_tokenizer(config.tokenizer)
+    here, tokenizer = mesh.build_mesh(config), build_tokenizer(config.tokenizer)
     data = build_datasets(config, tokenizer, here)
     built = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
     Checkpoints(config, built.deepspeed, process).load()

@@ -46,7 +46,7 @@ def loaded_arguments(arguments: list[str], process: setup.Process, tokens: int =
     from neoxargs.train.engine import build as engine
 
     parsed = parse_rank_arguments(arguments)
-    config, here = parsed.config, mesh.build_mesh(parsed.config.parallel)
+    config, here = parsed.config, mesh.build_mesh(parsed.config)
     vocabulary = engine.vocabulary(config, tokens)
     built = engine.build(config, parsed.deepspeed, vocabulary, here)
     checkpoints = Checkpoints(config, built.deepspeed, process)

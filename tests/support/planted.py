@@ -243,6 +243,21 @@ def documents_that_begin_in_each_shard() -> None:
     embedding.document_starts = starts
 
 
+def parts_of_another_rank() -> None:
+    """Ranks that exchange heads in a ring of such ranks have each other's part of their chunks."""
+    from dataclasses import replace
+
+    from neoxargs.train.parallel.positions import Positions
+
+    right: Any = Positions.of
+
+    def of(self: Positions, x: Tensor) -> Tensor:
+        other = self.context.rank ^ 1 if self.sharing > 1 else self.context.rank
+        return right(replace(self, context=replace(self.context, rank=other)), x)  # type: ignore[no-any-return]
+
+    Positions.of = of
+
+
 def _halved(gradients: Any) -> Any:
     first, *rest = gradients
     return first * 0.5, *rest
@@ -257,6 +272,7 @@ FAULTS = {
         labels_are_the_tokens_themselves, a_wrong_backward_pass,
         positions_that_begin_in_each_shard, heads_of_another_rank, a_loss_averaged_per_shard,
         no_gradient_from_other_shards, documents_that_begin_in_each_shard,
+        parts_of_another_rank,
     )
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ def small(**changes: Any) -> Config:
 
 def build(config: Config, seed: int = 1234) -> nn.Module:
     """Return this rank's part of the GPT: a PipelineModule for the pipeline engine, else a GPT."""
-    mesh = build_mesh(config.parallel)
+    mesh = build_mesh(config)
     weights = Weights(seed, Ranks(mesh.tensor, sequence_parallel=config.parallel.sequence_parallel))
     if config.parallel.pipe_parallel_size == 0:
         return GPT(config, VOCABULARY, weights, Shared())

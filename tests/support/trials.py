@@ -124,7 +124,7 @@ class Training:
             "warmup": 0.0, "weight_decay": 0.1, "train_batch_size": SAMPLES,
         }  # fmt: skip
         self.config = small(**values | trial.config | changes)
-        self.mesh = mesh.build_mesh(self.config.parallel)
+        self.mesh = mesh.build_mesh(self.config)
         setup.set_seeds(1, stream=self.mesh.pipe.rank * self.mesh.data.size + self.mesh.data.rank)
         json = {
             "train_batch_size": SAMPLES, "train_micro_batch_size_per_gpu": MICRO_BATCH, "gradient_clipping": 1.0,

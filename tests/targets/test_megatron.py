@@ -49,6 +49,10 @@ def told(parser: argparse.ArgumentParser, text: str) -> dict[str, object]:
         ("{model_parallel_size: 2, pipe_parallel_size: 4}", {"pipeline_model_parallel_size": "4"}),
         ("context_parallel_size: 2", {"context_parallel_size": "2", "cp_comm_type": "a2a"}),
         ("{context_parallel_size: 2, context_parallel_style: ring, attention_dropout: 0}", {"cp_comm_type": "p2p"}),
+        (
+            "{context_parallel_size: 4, context_parallel_style: hybrid, num_kv_heads: 2}",
+            {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": ["2", "2"]},
+        ),
         ("zero_stage: 1", {"use_distributed_optimizer": True, "use_megatron_fsdp": False}),
         ("zero_stage: 2", {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"}),
         ("zero_stage: 3", {"data_parallel_sharding_strategy": "optim_grads_params"}),

@@ -61,7 +61,7 @@ def losses(configs: dict[str, Config], steps: int) -> dict[str, list[float]]:
     assert process.device.type == "cpu"
     found = {}
     for name, config in configs.items():
-        here = mesh.build_mesh(config.parallel)
+        here = mesh.build_mesh(config)
         arguments = parse_rank_arguments(script_arguments(config))
         built = engine.build(arguments.config, arguments.deepspeed, Vocabulary(257, 512), here)
         samples = batches(config, here) if built.reads_data else None

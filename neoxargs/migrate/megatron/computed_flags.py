@@ -11,7 +11,14 @@ from neoxargs.migrate.megatron import experts
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.resolve.yaml.nodes import read_plain
-from neoxargs.targets.megatron_tables import LLAMA3_CONTEXT, MUON_SCALES, OPTIMIZERS, POSITIONS, TOKENIZERS
+from neoxargs.targets.megatron_tables import (
+    CONTEXT_STYLES,
+    LLAMA3_CONTEXT,
+    MUON_SCALES,
+    OPTIMIZERS,
+    POSITIONS,
+    TOKENIZERS,
+)
 
 #: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
 BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
@@ -34,16 +41,13 @@ def pipeline(reading: Reading, option: Option) -> None:
         reading.set_from(option, "pipe_parallel_size")
 
 
-#: --cp-comm-type -> how context parallel ranks compute attention.
-CONTEXT_STYLES = {"p2p": "ring", "a2a": "all_to_all"}
-
-
 def context_style(reading: Reading, option: Option) -> None:
     given = " ".join(word.text for word in option.values)
-    if style := CONTEXT_STYLES.get(given):
+    styles = {theirs: ours for ours, theirs in CONTEXT_STYLES.items()}
+    if style := styles.get(given):
         reading.set("context_parallel_style", style)
     else:
-        reading.leave_out(option, f"context_parallel_style has {' and '.join(CONTEXT_STYLES.values())} for all layers")
+        reading.leave_out(option, f"context_parallel_style has {' and '.join(CONTEXT_STYLES)} for all layers")
 
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:

@@ -8,7 +8,7 @@ from math import gcd
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import uses_ring
+from neoxargs.facts.context import ranks_with_other_heads, uses_ring
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
@@ -44,9 +44,14 @@ class ActivationSizes:
         return self.config.shape.num_attention_heads // self.tensor // self.context
 
     @cached_property
+    def other_heads(self) -> int:
+        """The context parallel ranks that exchange heads; groups of as many are a ring."""
+        return ranks_with_other_heads(self.config.get)
+
+    @cached_property
     def copies(self) -> int:
         """The copies of each key and value head, on as many context parallel ranks."""
-        if uses_ring(self.config):
+        if uses_ring(self.config):  # hybrid: as many exchange heads as key and value heads divide
             return 1
         return self.context // gcd(self.config.shape.num_kv_heads // self.tensor, self.context)
 

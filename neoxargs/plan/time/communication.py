@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
-from neoxargs.facts.context import uses_ring
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
@@ -80,26 +79,28 @@ def expert_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
     })  # fmt: skip
 
 
-def context_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
-    """Return what the context parallel ranks send each other in a micro batch.
+def context_messages(sizes: ActivationSizes, stage: Stage) -> tuple[Messages, Messages]:
+    """Return what the context parallel ranks send each other in a micro batch: exchanging heads, and in a ring.
 
     Queries, keys and values are sent together, and what attention computes is sent back; their gradients likewise. In a
     ring, each rank passes on the keys and values of all others, and in the backward pass also gradients of them in
     fp32, which return to their own rank.
     """
+    exchanged: Messages = Counter()
+    around: Messages = Counter()
     if sizes.context == 1:
-        return Counter()
+        return exchanged, around
     shape, layers = sizes.config.shape, len(stage.layers)
     queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
     keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
     passes = 3 if recomputed_groups(sizes.config, layers) else 2
-    if uses_ring(sizes.config):
-        around = Counter({Message("send", 2 * keys): passes * layers * (sizes.context - 1)})
-        return around + Counter({Message("send", 2 * keys // sizes.number_size * SINGLE): layers * sizes.context})
-    return Counter({
-        Message("all_to_all", queries + 2 * keys): passes * layers,
-        Message("all_to_all", queries): passes * layers,
-    })  # fmt: skip
+    if sizes.other_heads > 1:
+        exchanged[Message("all_to_all", queries + 2 * keys)] += passes * layers
+        exchanged[Message("all_to_all", queries)] += passes * layers
+    if (ring := sizes.context // sizes.other_heads) > 1:
+        around[Message("send", 2 * keys)] += passes * layers * (ring - 1)
+        around[Message("send", 2 * keys // sizes.number_size * SINGLE)] += layers * ring
+    return exchanged, around
 
 
 def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:

@@ -156,9 +156,12 @@ def estimate_speed(
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
     exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
+    heads = sizes.other_heads
+    ring = layout.context // heads
     context = batches * max(
-        max(0.0, _time(messages, layout.context, links.context, assumed) - _hides(config, stage, sizes, device))
-        for messages, stage in zip(attended, stages, strict=True)
+        _time(exchanged, heads, links.experts(heads), assumed)
+        + max(0.0, _time(around, ring, links.ring, assumed) - _hides(config, stage, sizes, device))
+        for (exchanged, around), stage in zip(attended, stages, strict=True)
     )
     speed = Speed(
         flops_per_token=flops_per_token(config, rows),
@@ -269,8 +272,9 @@ class _Links:
         return self._rate(ranks > self.slots, self.slots // self.layout.tensor)
 
     @property
-    def context(self) -> float:
-        return self.experts(self.layout.context)
+    def ring(self) -> float:
+        """A context parallel rank sends to the next one, which may be on another host."""
+        return self._rate(self.layout.tensor * self.layout.context > self.slots, 1)
 
     def experts(self, ranks: int) -> float:
         """The rate of an exchange between this many consecutive data parallel ranks."""
@@ -341,7 +345,7 @@ def _communication_volume(
     stages: list[Stage],
     collectives: list[Messages],
     exchanges: list[Messages],
-    attended: list[Messages],
+    attended: list[tuple[Messages, Messages]],
 ) -> CommunicationVolume:
     """Return the volumes of a step. collectives, exchanges, attended: those of a micro batch in tensor, expert
     and context groups.
@@ -353,7 +357,9 @@ def _communication_volume(
         pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
         data=int(sum(_sent_by_replicas(states, batches))),
         experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
-        context=int(batches * max(bytes_sent(messages, sizes.context) for messages in attended)),
+        context=int(
+            batches * max(bytes_sent(heads, sizes.other_heads) + bytes_sent(ring, 1) for heads, ring in attended)
+        ),
         # gradients in fp32 to the host, and weights back
         host=states.partition * (SINGLE + states.number_size) if states.offloaded else 0,
     )

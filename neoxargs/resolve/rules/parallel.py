@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
-from neoxargs.facts.context import AUTO, RING, missing_in_ring, parts_of_sequence
+from neoxargs.facts.context import AUTO, HYBRID, RING, missing_in_ring, parts_of_sequence
 from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.facts.optimizers import is_onebit
@@ -325,11 +325,12 @@ def context_ranks_can_compute_attention(  # noqa: PLR0913, PLR0917 - what a ring
     }  # fmt: skip
     missing, about = missing_in_ring(asked.__getitem__), ["context_parallel_size", "context_parallel_style"]
     names = list(dict.fromkeys(missing.values()))
-    if context_parallel_style == RING and missing:
-        what = f"context_parallel_style (ring) cannot compute {listed([*missing], 'and')}"
+    ring = context_parallel_style in {RING, HYBRID}
+    if ring and missing:
+        what = f"context_parallel_style ({context_parallel_style}) cannot compute {listed([*missing], 'and')}"
         advice = f"set context_parallel_style: all_to_all, or remove {listed(names, 'and')}"
         return refuse(what, advice, about=[*about, *names])
-    if context_parallel_style == RING or (context_parallel_style == AUTO and not missing):
+    if ring or (context_parallel_style == AUTO and not missing):
         return None
     name = "num_attention_heads" if model_parallel_size == 1 else "the number of heads per tensor parallel rank"
     finding = divisible_by(name, heads, "context_parallel_size", context_parallel_size)

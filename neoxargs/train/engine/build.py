@@ -19,7 +19,6 @@ from torch import nn
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.facts.context import uses_ring
 from neoxargs.facts.gradient_sum import bucket_elements
 from neoxargs.facts.model import rows_for
 from neoxargs.facts.optimizers import accumulates_in_fp32, is_onebit, own_rates
@@ -132,7 +131,7 @@ def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> GPT:
 
 
 def _weights_and_shared(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:
-    ranks = Ranks(mesh.tensor, mesh.expert, config.parallel.sequence_parallel, mesh.context, uses_ring(config))
+    ranks = Ranks.of(mesh, config.parallel.sequence_parallel)
     weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
     shared = Shared(
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),

@@ -65,10 +65,9 @@ class SelfAttention(nn.Module):
         queries_per_group = shape.num_attention_heads // shape.num_kv_heads
         #: Groups that the projection of this tensor parallel rank computes.
         self.projected = projected = shape.num_kv_heads // weights.ranks.tensor.size
-        self.context = weights.ranks.context
-        #: In which keys and values go around, instead of heads.
-        self.ring = weights.ranks.positions if weights.ranks.ring else None
-        parts = 1 if self.ring else self.context.size
+        #: Context parallel ranks that exchange heads, and those around which keys and values go.
+        self.context, self.ring = weights.ranks.context_heads, weights.ranks.context_ring
+        self.attended, parts = weights.ranks.attended, self.context.size
         #: Parts of a group on as many ranks, each with a copy of its key and value head.
         self.copies = parts // math.gcd(projected, parts)
         self.queries_per_group = queries_per_group // self.copies
@@ -175,9 +174,9 @@ class SelfAttention(nn.Module):
         else:
             positions = positions_in_document(starts_BS) if starts_BS is not None and self.reset_positions else None
             bound = length = seq
-            if self.ring:
-                bound = length = seq * self.context.size
-                positions = self._own_positions(seq, device) if positions is None else self.ring.of(positions)
+            if self.ring.size > 1:
+                bound = length = seq * self.ring.size
+                positions = self._own_positions(seq, device) if positions is None else self.attended.of(positions)
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]
@@ -187,9 +186,7 @@ class SelfAttention(nn.Module):
 
     def _own_positions(self, seq: int, device: torch.device) -> Tensor:
         """Return the positions of this rank's tokens in a ring, the same for all layers."""
-        ring = self.ring
-        assert ring
-        return self.masks.tables.get(("own positions", seq, device), lambda: ring.numbers(seq, device))
+        return self.masks.tables.get(("own positions", seq, device), lambda: self.attended.numbers(seq, device))
 
     @property
     def _fuses_rotation(self) -> bool:
@@ -212,10 +209,10 @@ class SelfAttention(nn.Module):
         self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, starts_BS: Tensor | None, dropout: float
     ) -> Tensor:
         """Run the kernel that fits the mask, and return context_BNSH."""
-        if self.ring:
-            size = query_BNSH.shape[2] // len(self.ring.chunks)
+        if self.ring.size > 1:
+            size = query_BNSH.shape[2] // len(self.attended.chunks)
             chunks = Chunks(self.masks.rule, self.scores.rule.softcap, size, starts_BS, self.masks.tables)
-            return ring_attention(query_BNSH, key_BKCH, value_BKCH, self.context, chunks.attend, chunks.see)[0]
+            return ring_attention(query_BNSH, key_BKCH, value_BKCH, self.ring, chunks.attend, chunks.see)[0]
         later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
         kernel = self._kernel(query_BNSH, starts_BS, dropout) if later_pass is None else "sdpa"
         rule, tables = self.masks.rule, self.masks.tables

@@ -38,8 +38,7 @@ class RelativeBias(nn.Module):
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = weights.parameter("table", size, xavier, split=1)
-        #: Not of a ring, which has no learned bias.
-        self.context = weights.ranks.context
+        self.context = weights.ranks.context_heads
 
     @contextmanager
     def use_precomputed(self, bias: Tensor) -> Iterator[None]:

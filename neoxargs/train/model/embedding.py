@@ -103,7 +103,7 @@ class PositionEmbedding(nn.Module):
         if starts_BS is not None and self.reset_positions:
             # Starts cover the whole sequence, hidden states this rank's shard.
             positions_BS = positions.of(positions_in_document(starts_BS))
-        elif positions.ring and positions_BS is None:
+        elif positions.ring > 1 and positions_BS is None:
             positions_BS = positions.numbers(hidden_BSD.shape[1], hidden_BSD.device)
         first = self.offset + (positions.first(hidden_BSD.shape[1]) if positions_BS is None else 0)
         rows = slice(first, first + hidden_BSD.shape[1])

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.train.parallel.positions import Positions
+from neoxargs.train.parallel.positions import chunks_in_ring
 from neoxargs.train.process.mesh import Axis
 
 #: Attention of the queries of a chunk to the keys of another: (query_BNSH, key_BKSH, value_BKSH, chunk of the queries,
@@ -91,8 +91,8 @@ class _Ring(torch.autograd.Function):
 def _pairs(axis: Axis, source: int, sees: Sees, seq: int) -> Iterator[tuple[int, int, slice, slice]]:
     """Yield the chunks of this rank and of another that see each other, each with its place in a rank's tokens."""
     halves = slice(0, seq // 2), slice(seq // 2, seq)
-    for rows, own in zip(Positions(axis, ring=True).chunks, halves, strict=True):
-        for columns, theirs in zip(Positions(Axis(axis.size, source), ring=True).chunks, halves, strict=True):
+    for rows, own in zip(chunks_in_ring(axis.rank, axis.size), halves, strict=True):
+        for columns, theirs in zip(chunks_in_ring(source, axis.size), halves, strict=True):
             if sees(rows, columns):
                 yield rows, columns, own, theirs
 

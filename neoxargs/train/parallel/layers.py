@@ -29,7 +29,7 @@ from neoxargs.train.parallel.communicate import (
 from neoxargs.train.parallel.init import CPU, Initializer, initial_matrices, initial_values, zeros
 from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.parallel.widths import Widths
-from neoxargs.train.process.mesh import ALONE, Axis
+from neoxargs.train.process.mesh import ALONE, Axis, Mesh
 
 
 class TensorShard(NamedTuple):
@@ -88,9 +88,17 @@ class Ranks:
     """The data parallel ranks that divide the experts of a layer among them."""
     sequence_parallel: bool = False
     context: Axis = ALONE
-    """The ranks with other positions of the same samples. Within attention, they have other heads of all positions, or
-    in a ring, keys and values go around."""
-    ring: bool = False
+    """The ranks with other positions of the same samples."""
+    context_heads: Axis = ALONE
+    """Those with other heads of the same positions within attention."""
+    context_ring: Axis = ALONE
+    """Those with the same heads within attention, around which keys and values go."""
+
+    @classmethod
+    def of(cls, mesh: Mesh, sequence_parallel: bool = False) -> Ranks:
+        """Return the ranks of a mesh."""
+        context = mesh.context, mesh.context_heads, mesh.context_ring
+        return cls(mesh.tensor, mesh.expert, sequence_parallel, *context)
 
     @property
     def sequence(self) -> Axis:
@@ -100,13 +108,18 @@ class Ranks:
     @property
     def heads(self) -> Axis:
         """The ranks among which attention divides the heads. Not for communication."""
-        outer, inner = self.tensor, ALONE if self.ring else self.context
+        outer, inner = self.tensor, self.context_heads
         return Axis(outer.size * inner.size, outer.rank * inner.size + inner.rank)
 
     @property
     def positions(self) -> Positions:
         """The positions that this rank has where no communication is under way."""
-        return Positions(self.context, ring=self.ring)
+        return Positions(self.context, ring=self.context_ring.size)
+
+    @property
+    def attended(self) -> Positions:
+        """The positions of which this rank has queries within attention."""
+        return Positions(self.context_ring, ring=self.context_ring.size)
 
 
 @dataclass(frozen=True)

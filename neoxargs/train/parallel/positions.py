@@ -10,39 +10,53 @@ from torch import Tensor
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
+def chunks_in_ring(place: int, size: int) -> tuple[int, int]:
+    """Return the chunks, of twice as many as a ring has places, that are at one of them."""
+    return place, 2 * size - 1 - place
+
+
 @dataclass(frozen=True)
 class Positions:
-    """The part of the positions that this rank has: of consecutive ones, or of two chunks for attention in a ring."""
+    """The part of the positions that this rank has: consecutive ones, or two chunks or a part of them for a ring."""
 
     context: Axis = ALONE
     """The context parallel ranks."""
     sequence: Axis = ALONE
     """The tensor parallel ranks that divide the positions further, with sequence parallelism."""
-    ring: bool = False
-    """Whether a rank has the chunks r and 2n - 1 - r, of twice as many as there are context parallel ranks."""
+    ring: int = 1
+    """The groups of as many consecutive context parallel ranks in a ring; 1 without. Group g of n divides the chunks g
+    and 2n - 1 - g, of 2n, among its ranks."""
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The numbers of this rank's chunks, of `count`."""
-        rank = self.context.rank
-        return (rank, 2 * self.context.size - 1 - rank) if self.ring else (rank,)
+        """The numbers of the chunks, of `count`, that this rank or its group has."""
+        if self.ring == 1:
+            return (self.context.rank,)
+        return chunks_in_ring(self.context.rank // self.sharing, self.ring)
 
     @property
     def count(self) -> int:
         """The chunks of a sequence."""
-        return len(self.chunks) * self.context.size
+        return self.context.size if self.ring == 1 else 2 * self.ring
+
+    @property
+    def sharing(self) -> int:
+        """The ranks that divide the same chunks."""
+        return 1 if self.ring == 1 else self.context.size // self.ring
 
     def of(self, x: Tensor) -> Tensor:
         """Return what belongs to this rank's positions: (B, S, …) -> (B, S / ranks, …)."""
         if self.context.size > 1:
             pieces = x.chunk(self.count, dim=1)
             own = [pieces[number] for number in self.chunks]
-            x = torch.cat(own, dim=1) if self.ring else own[0]
+            x = torch.cat(own, dim=1) if len(own) > 1 else own[0]
+        if self.sharing > 1:
+            x = x.chunk(self.sharing, dim=1)[self.context.rank % self.sharing]
         return x if self.sequence.size == 1 else x.chunk(self.sequence.size, dim=1)[self.sequence.rank]
 
     def in_order(self, x: Tensor) -> Tensor:
         """Return what the context parallel ranks have, given one rank after the other, in the order of positions."""
-        if not self.ring:
+        if self.ring == 1:
             return x
         pieces = x.chunk(self.count, dim=1)
         return torch.cat([*pieces[::2], *pieces[1::2][::-1]], dim=1)
@@ -53,7 +67,7 @@ class Positions:
 
     def first(self, own: int) -> int:
         """Return the first one of `own` positions in a row."""
-        assert not self.ring
+        assert self.ring == 1
         return (self.context.rank * self.sequence.size + self.sequence.rank) * own
 
 

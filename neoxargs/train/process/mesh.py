@@ -21,8 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from neoxargs.config.config import Config
+from neoxargs.facts.context import ranks_with_other_heads
 from neoxargs.facts.layout import stages
-from neoxargs.registry.parallel import Parallel
 from neoxargs.train.process.collectives import close_channels, open_channels
 
 #: Timeout of collectives in minutes, so that they fail instead of hanging forever when another rank has failed.
@@ -57,6 +58,10 @@ class Mesh:
     """The consecutive data parallel ranks that divide the positions of the same samples among them."""
     context_data: Axis = ALONE
     """The data parallel ranks that hold the same positions of other samples; `samples` for any mesh."""
+    context_heads: Axis = ALONE
+    """The consecutive context parallel ranks that exchange positions for heads within attention."""
+    context_ring: Axis = ALONE
+    """The context parallel ranks with the same heads within attention, around which keys and values go."""
 
     @property
     def samples(self) -> Axis:
@@ -64,19 +69,20 @@ class Mesh:
         return self.context_data if self.context.size > 1 else self.data
 
 
-def build_mesh(parallel: Parallel) -> Mesh:
+def build_mesh(config: Config) -> Mesh:
     """Make the process groups and return this rank's coordinates. Every rank must call this.
 
     The size of the data axis is world size / (tensor parallel size x pipeline stages).
     """
-    axes = {name: _axis(rows) for name, rows in groups_of_axes(parallel, dist.get_world_size()).items()}
+    axes = {name: _axis(rows) for name, rows in groups_of_axes(config, dist.get_world_size()).items()}
     # None: all ranks of the run, for collectives without a group.
     open_channels([*(axis.group for axis in axes.values()), None], timeout=60 * TIMEOUT)
     return Mesh(**{"expert_data": axes["data"]} | axes)
 
 
-def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
+def groups_of_axes(config: Config, world: int) -> dict[str, Tensor]:
     """Return the axes in the order in which their groups are made: name -> the ranks of each group, one group a row."""
+    parallel = config.parallel
     pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
     ranks = torch.arange(world).view(pipe, -1, tensor)  # (pipe, data, tensor)
     axes = {"tensor": ranks, "data": ranks.mT, "pipe": ranks.movedim(0, -1)}  # the last dimension runs over a group
@@ -86,6 +92,10 @@ def groups_of_axes(parallel: Parallel, world: int) -> dict[str, Tensor]:
         if size > 1:
             consecutive = ranks.mT.reshape(pipe, tensor, -1, size)
             axes |= {name: consecutive, f"{name}_data": consecutive.mT}
+    if parallel.context_parallel_size > 1:
+        heads = axes["context"].unflatten(-1, (-1, ranks_with_other_heads(config.get)))
+        parts = {"context_heads": heads, "context_ring": heads.mT}
+        axes |= {name: rows for name, rows in parts.items() if rows.shape[-1] > 1}
     return {name: ranks.flatten(0, -2) for name, ranks in axes.items()}
 
 

@@ -186,7 +186,8 @@ def test_context_parallelism_keeps_its_size(flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "style"), [("p2p", "ring"), ("a2a", "all_to_all"), ("all_gather", ""), ("p2p a2a", "")]
+    ("given", "style"),
+    [("p2p", "ring"), ("a2a", "all_to_all"), ("all_gather", ""), ("p2p a2a", ""), ("a2a+p2p", "hybrid")],
 )
 def test_context_parallelism_keeps_its_style(given: str, style: str) -> None:
     flags = f"--context-parallel-size 2 --cp-comm-type {given}"

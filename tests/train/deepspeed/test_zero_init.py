@@ -30,7 +30,7 @@ def gathered(times: int) -> list[str]:
 
     init_distributed("gloo")
     config = small(num_layers=8, **{"zero_optimization.stage": 3})
-    here = build_mesh(config.parallel)
+    here = build_mesh(config)
     json = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
     with zero3_partitioning(config, json, here):
         model = GPT(config, VOCABULARY, Weights(), Shared())
@@ -48,7 +48,7 @@ def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     from neoxargs.train.engine.build import zero3_partitioning
 
     init_distributed("gloo")
-    here = build_mesh(small().parallel)
+    here = build_mesh(small())
     json: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, "steps_per_print": 10**9,
         "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},

@@ -85,7 +85,7 @@ def reports(texts: list[str]) -> dict[str, Reported]:
     found = {}
     for text in texts:
         config = resolved(text)
-        here = mesh.build_mesh(config.parallel)
+        here = mesh.build_mesh(config)
         built: Any = engine.build(config, deepspeed_json(config), VOCABULARY, here).deepspeed
         asked = {name: getattr(built, name)() for name in ASKED if hasattr(built, name)}
         found[text] = asked | {
@@ -149,7 +149,7 @@ def sentences_of(thresholds: list[int]) -> list[str]:
         section = f"{{stage: 3, stage3_module_granularity_threshold: {threshold}}}"
         config = resolved(f"zero_optimization: {section}")
         try:
-            engine.build(config, deepspeed_json(config), VOCABULARY, mesh.build_mesh(config.parallel))
+            engine.build(config, deepspeed_json(config), VOCABULARY, mesh.build_mesh(config))
             found.append("")
         except Problems as stop:
             found += map(sentence, stop.problems)

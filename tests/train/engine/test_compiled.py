@@ -142,7 +142,7 @@ def test_losses_and_gradients_are_those_without(world: int, trials: dict[str, Tr
 def tensor_parallel(changes: dict[str, Any], options: dict[str, Any]) -> tuple[TransformerBlock, Tensor]:
     """Return this rank's part of a layer, compiled with torch.compile's `options`, and a random input of it."""
     config = small(model_parallel_size=2, **changes)
-    ranks = Ranks(build_mesh(config.parallel).tensor, sequence_parallel=config.parallel.sequence_parallel)
+    ranks = Ranks(build_mesh(config).tensor, sequence_parallel=config.parallel.sequence_parallel)
     kind = ParallelTransformerBlock if changes.get("gpt_j_residual") else TransformerBlock
     torch.manual_seed(0)
     layer = randomised(kind(config, Weights(ranks=ranks), Shared()))

@@ -21,7 +21,7 @@ TEXTS = ["größer", "abc"]
 
 def per_character(tensor: int) -> float:
     """Each replica evaluates one of the texts."""
-    mesh = build_mesh(small(model_parallel_size=tensor).parallel)
+    mesh = build_mesh(small(model_parallel_size=tensor))
     labels = torch.full((1, 10), IGNORED)
     ids = list(TEXTS[mesh.data.rank].encode())
     labels[0, : len(ids)] = torch.tensor(ids)

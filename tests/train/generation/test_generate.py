@@ -196,7 +196,7 @@ MODELS = (UNTIED, EVERYTHING, UNTIED | CACHED["rpe, sparse"], UNTIED | CACHED["r
 
 def generated(config: Config, contexts: list[str], every_options: list[dict[str, float]]) -> list[list[list[int]]]:
     module = build(config).eval()
-    here = mesh.build_mesh(config.parallel)
+    here = mesh.build_mesh(config)
     torch.manual_seed(torch.distributed.get_rank())
     if config.parallel.pipe_parallel_size:
         loss = Loss(VOCABULARY, here.tensor)
@@ -257,7 +257,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
     for name, overrides in LAYOUTS.items():
         config = resolve([f"{folder}/my.yml"], [*overrides, f"save={folder}/{name}"], gpus=2)
         arguments = parse_rank_arguments(script_arguments(config))
-        here = mesh.build_mesh(config.parallel)
+        here = mesh.build_mesh(config)
         trained = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
         module = trained.deepspeed.module
         if config.zero_optimization.stage < 3:
@@ -277,7 +277,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
         before = ids(saved, *CONTEXTS)
         mesh.destroy_groups()
         wanted, json = for_generation(arguments.config), without_training(arguments.deepspeed)
-        here, tokenizer = mesh.build_mesh(wanted.parallel), ByteTokenizer(257, 256)
+        here, tokenizer = mesh.build_mesh(wanted), ByteTokenizer(257, 256)
         built, _ = load_model(wanted, json, tokenizer, here, process)
         loaded = make_generator(built, wanted, tokenizer, here, process)
         shapes = spied(loaded)

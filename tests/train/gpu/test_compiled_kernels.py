@@ -48,7 +48,7 @@ def compile_blocks(capability: tuple[int, int], blocks: dict[str, dict[str, Any]
     for name, changes in blocks.items():
         torch._dynamo.reset()
         config = small(**SHAPE | changes)
-        ranks = Ranks(build_mesh(config.parallel).tensor, sequence_parallel=config.parallel.sequence_parallel)
+        ranks = Ranks(build_mesh(config).tensor, sequence_parallel=config.parallel.sequence_parallel)
         block = TransformerBlock(config, Weights(ranks=ranks), Shared()).to("cuda", torch.bfloat16)
         block.attention.prepare_for_compilation(torch.device("cuda", 0))  # as `compile_layers` does
         shape = 2, SEQ // ranks.sequence.size, SHAPE["hidden_size"]

@@ -63,7 +63,7 @@ def differences(fault: str = "", dtype: torch.dtype = torch.float32) -> dict[str
     torch.manual_seed(0)
     inputs = [torch.randn(BATCH, heads, SEQ, WIDTH, dtype=dtype) for heads in (HEADS, KEYS, KEYS)]
     given = [torch.randn(BATCH, HEADS, SEQ, WIDTH, dtype=dtype), torch.randn(BATCH, HEADS, SEQ, dtype=dtype)]
-    own = Positions(axis, ring=True).numbers(SEQ // axis.size)[0]
+    own = Positions(axis, ring=axis.size).numbers(SEQ // axis.size)[0]
     found = {}
     for name, case in CASES.items():
         rule, bound, documents = case

@@ -78,7 +78,7 @@ def _trained(text: str) -> Seen:
     given = f"\n{text}" + "\nwarmup:" * ("scheduler:" in text)
     left = "\n".join(f"{key}: {value}" for key, value in PLAIN.items() if f"\n{key}:" not in given)
     config = complete(draft([File("test", BASE + left + "\n" + text)]), torch.distributed.get_world_size())
-    here = mesh.build_mesh(config.parallel)
+    here = mesh.build_mesh(config)
     setup.set_seeds(1)
     built = engine.build(config, deepspeed_json(config), VOCABULARY, here)
     inner, rates, scales, moved, error = built.deepspeed, [], [], [], ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +29,7 @@ from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process import mesh, setup
 from tests.support.layouts import BF16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES
 from tests.support.planted import FAULTS
-from tests.support.ranks import all_ranks, run_ranks
+from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 from tests.support.trials import Losses, Training, Trial, curves, staged, started
 
@@ -46,6 +47,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "alibi": {"pos_emb": "alibi"},
     "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
     "grouped": {"pos_emb": "rotary", "num_kv_heads": 2},
+    "grouped documents": {"pos_emb": "rotary", "num_kv_heads": 2, **DOCUMENTS},
     "one key": {"pos_emb": "rotary", "num_kv_heads": 1},
     "bigbird": {"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE},
     "normed": {"use_qk_layernorm": True, "pos_emb": "rotary", "num_kv_heads": 2},
@@ -61,13 +63,19 @@ CP2, CP4 = (
     {"context_parallel_size": 2, "context_parallel_style": "all_to_all"},
     {"context_parallel_size": 4, "context_parallel_style": "all_to_all"},
 )
-RING = {"context_parallel_style": "ring"}
+RING, HYBRID = {"context_parallel_style": "ring"}, {"context_parallel_style": "hybrid"}
 
 
 def unevenly(labels_BS: Tensor) -> Tensor:
     """Labels of which the first positions count least: of the first four, none."""
     positions = torch.arange(labels_BS.shape[1])
     return labels_BS.masked_fill((positions < 4) | ((positions < 10) & (positions % 2 == 0)), IGNORED)
+
+
+def ranks_of(style: str) -> Ranks:
+    """All ranks, which divide sequences; with `hybrid`, two exchange heads, whatever the model."""
+    sizes = {"context_parallel_size": dist.get_world_size(), "context_parallel_style": style, "num_kv_heads": 2}
+    return Ranks.of(mesh.build_mesh(small(**sizes)))
 
 
 def gradients(config: dict[str, Any], ranks: Ranks, micro_batch: MicroBatch) -> tuple[float, ByName]:
@@ -95,13 +103,13 @@ def largest_difference(one: tuple[float, ByName], other: tuple[float, ByName]) -
     return max(abs(one[0] - other[0]) / abs(other[0]), *apart)
 
 
-def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "", ring: bool = False) -> dict[str, float]:
+def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "", style: str = "all_to_all") -> dict[str, float]:
     tokens, labels = batch(2)
     given = MicroBatch(tokens, unevenly(labels))
     alone = {name: gradients(config, Ranks(), given) for name, config in kinds.items()}
     if fault:
         FAULTS[fault]()
-    ranks = Ranks(context=all_ranks(), ring=ring)
+    ranks = ranks_of(style)
     here = {name: averaged(*gradients(kinds[name], ranks, given)) for name in kinds}
     return {name: largest_difference(here[name], alone[name]) for name in kinds}
 
@@ -118,21 +126,29 @@ def test_four_ranks_have_the_gradients_of_one() -> None:
         assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("ranks", "style"), [(2, "ring"), *(pytest.param(4, each, marks=pytest.mark.slow) for each in ("ring", "hybrid"))]
+)
 @pytest.mark.shows("context_parallel_style")
-def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int) -> None:
+def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int, style: str) -> None:
     """Sums of exponentials are divided in another order; in double precision, attention agrees to 1e-13 (test_ring)."""
-    for rank in run_ranks(both_ways, ranks, ROUND, "", True):
+    for rank in run_ranks(both_ways, ranks, ROUND, "", style):
         assert {name: value for name, value in rank.items() if not value < 1.5e-5} == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault", ["positions_that_begin_in_each_shard", "a_loss_averaged_per_shard", "documents_that_begin_in_each_shard"]
+    ("fault", "kind", "style", "ranks"),
+    [
+        ("positions_that_begin_in_each_shard", "learned", "ring", 2),
+        ("a_loss_averaged_per_shard", "causal", "ring", 2),
+        ("documents_that_begin_in_each_shard", "documents", "ring", 2),
+        ("documents_that_begin_in_each_shard", "documents", "hybrid", 4),
+        ("parts_of_another_rank", "causal", "hybrid", 4),
+    ],
 )
-def test_a_fault_planted_in_a_ring_is_seen(fault: str) -> None:
-    kind = {"positions": "learned", "a": "causal", "documents": "documents"}[fault.partition("_")[0]]
-    assert run_ranks(both_ways, 2, {kind: KINDS[kind]}, fault, True)[0][kind] > 1e-3
+def test_a_fault_planted_in_a_ring_is_seen(fault: str, kind: str, style: str, ranks: int) -> None:
+    assert run_ranks(both_ways, ranks, {kind: KINDS[kind]}, fault, style)[0][kind] > 1e-3
 
 
 @pytest.mark.slow
@@ -151,7 +167,7 @@ def test_a_planted_fault_is_seen(fault: str, kind: str) -> None:
     assert found[kind] > 1e-3
 
 
-def packed_and_not() -> float:
+def packed_and_not(style: str) -> float:
     """The largest difference between three documents in one sample, and each in a sample of its own."""
     lengths, size = (3, 7, 6), 16
     tokens, labels = batch(1)
@@ -161,13 +177,14 @@ def packed_and_not() -> float:
         own = slice(sum(lengths[:row]), sum(lengths[: row + 1]))
         alone[0][row, :length], alone[1][row, :length] = tokens[0, own], labels[0, own]
     config = {"pos_emb": "rotary", "pack_impl": "best_fit"}
-    here = averaged(*gradients(config, Ranks(context=all_ranks()), MicroBatch(tokens, labels, starts)))
+    here = averaged(*gradients(config, ranks_of(style), MicroBatch(tokens, labels, starts)))
     return largest_difference(here, gradients(config, Ranks(), MicroBatch(*alone)))
 
 
+@pytest.mark.parametrize("style", ["all_to_all", pytest.param("hybrid", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_packed_documents_are_as_far_apart_as_unpacked_ones(world: int) -> None:
-    assert max(run_ranks(packed_and_not, world)) < 2e-6
+def test_packed_documents_are_as_far_apart_as_unpacked_ones(world: int, style: str) -> None:
+    assert max(run_ranks(packed_and_not, world, style)) < (2e-6 if style == "all_to_all" else 1e-5)
 
 
 @contextmanager
@@ -189,23 +206,28 @@ def sent() -> Iterator[list[int]]:
         yield sizes
 
 
-def exchanged(config: dict[str, Any], ring: bool) -> list[int]:
+def exchanged(config: dict[str, Any], style: str) -> list[int]:
     tokens, labels = batch(2)
     with sent() as sizes:
-        gradients(config, Ranks(context=all_ranks(), ring=ring), MicroBatch(tokens, labels))
+        gradients(config, ranks_of(style), MicroBatch(tokens, labels))
     return sizes
 
 
-@pytest.mark.parametrize("style", ["all_to_all", "ring"])
-@pytest.mark.parametrize("kind", ["causal", "one key"])
-def test_the_messages_are_those_of_the_plan(kind: str, style: str) -> None:
+@pytest.mark.parametrize(
+    ("style", "kind", "ranks"),
+    [
+        *((style, kind, 2) for style in ("all_to_all", "ring") for kind in ("causal", "one key")),
+        pytest.param("hybrid", "grouped", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_the_messages_are_those_of_the_plan(style: str, kind: str, ranks: int) -> None:
     config = small(
-        **KINDS[kind], context_parallel_size=2, context_parallel_style=style, world_size=2,
+        **KINDS[kind], context_parallel_size=ranks, context_parallel_style=style, world_size=ranks,
         train_micro_batch_size_per_gpu=2, precision="fp32", gradient_accumulation_steps=1,
     )  # fmt: skip
     (stage,) = pipeline_stages(config, VOCABULARY.padded)
-    planned = context_messages(ActivationSizes(config), stage)
-    for sizes in run_ranks(exchanged, 2, KINDS[kind], style == "ring"):
+    planned = sum(context_messages(ActivationSizes(config), stage), Counter())
+    for sizes in run_ranks(exchanged, ranks, KINDS[kind], style):
         assert sorted(sizes) == sorted(size for (_, size), count in planned.items() for _ in range(count))
 
 
@@ -265,6 +287,8 @@ def trials(world: int) -> dict[str, Trial]:
             found[f"{kind}, cp2 x dp2, ZeRO-1, ring"] = staged(1, KINDS[kind] | CP2 | RING)
             found[f"{kind}, cp2 x dp2, ZeRO-3, ring"] = staged(3, KINDS[kind] | CP2 | RING)
             found[f"{kind}, cp2 x tp2, shards, ring"] = Trial(KINDS[kind] | CP2 | RING | SHARDS, whole)
+        for kind in ("grouped", "grouped documents"):
+            found[f"{kind}, cp4, hybrid"] = Trial(KINDS[kind] | CP4 | HYBRID)
         found["learned, cp2 x dp2"] = Trial(CP2)
         found["learned, cp2 x dp2, pipeline, ZeRO-1"] = Trial(CP2 | PIPE, ZERO1)
         found["by token, cp2 x dp2"] = Trial(OTHERS["by token"] | CP2)

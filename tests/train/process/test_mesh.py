@@ -25,7 +25,7 @@ def places() -> list[tuple[dict[str, int], dict[str, list[int]]]]:
 
 def _place(tensor: int, pipe: int) -> tuple[dict[str, int], dict[str, list[int]]]:
     """This rank's coordinates and its neighbours along each axis."""
-    found = build_mesh(small(model_parallel_size=tensor, pipe_parallel_size=pipe).parallel)
+    found = build_mesh(small(model_parallel_size=tensor, pipe_parallel_size=pipe))
     axes = {"model": found.tensor, "data": found.data, "pipe": found.pipe}
     neighbours = {name: torch.distributed.get_process_group_ranks(axis.group) for name, axis in axes.items()}
     waits = {axis.group._get_backend(torch.device("cpu")).options._timeout for axis in axes.values()}
@@ -74,7 +74,7 @@ def made(sizes: dict[str, int]) -> int:
     """Return how many groups of this rank a mesh adds; all are gone after it."""
     groups = torch.distributed.distributed_c10d._world.pg_map
     before = len(groups)
-    build_mesh(small(**sizes).parallel)
+    build_mesh(small(**sizes))
     added = len(groups) - before
     destroy_groups()
     assert len(groups) == before
@@ -112,7 +112,7 @@ def calls(world: int, sizes: dict[str, int], splits: bool) -> list[tuple[str, An
             patch.setattr(torch.distributed.distributed_c10d, name, made)
             patch.setattr(torch.distributed, name, made)
         patch.setattr(module, "_splits", lambda: splits)
-        build_mesh(small(**sizes).parallel)
+        build_mesh(small(**sizes))
     destroy_groups()
     torch.distributed.destroy_process_group()
     return found
@@ -136,7 +136,7 @@ def test_nccl_divides_the_communicator_once_per_axis() -> None:
 
 def expert_groups(sizes: dict[str, int]) -> list[tuple[list[int], int]]:
     """Return the ranks of this rank's group, and its place in it, of those with other experts and with the same."""
-    found = build_mesh(small(**sizes).parallel)
+    found = build_mesh(small(**sizes))
     members = torch.distributed.get_process_group_ranks
     places = [(members(axis.group), axis.rank) for axis in (found.expert, found.expert_data)]
     destroy_groups()

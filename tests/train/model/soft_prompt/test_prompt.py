@@ -95,7 +95,7 @@ def gradient_on_this_rank(full: dict[str, Tensor], changes: dict[str, Any]) -> t
     setup.start("gloo", seed=1)
     config = small(**MODEL | changes)
     model = build(config)
-    load_shards(model, full, mesh.build_mesh(config.parallel).tensor)
+    load_shards(model, full, mesh.build_mesh(config).tensor)
     freeze_all_but(is_prompt, model)
     loss = model(**vars(make_room(MicroBatch(*batch(3)), COUNT)))
     loss.backward()
