@@ -4,7 +4,9 @@ Matrix products count as 2 operations for each multiplication and addition. Atte
 as in the model's operations per token (`facts/model.py`). What differs from those: a fused attention kernel computes
 the scores again in its backward pass, five products instead of four (Dao et al. 2022, arXiv:2205.14135), and
 recomputation repeats the forward pass of the layers, but not of the output layer, whose gradients the forward pass
-computes (`train/losses/cross_entropy.py`).
+computes (`train/losses/cross_entropy.py`). A ring computes only pairs of chunks that see each other, 2n + 1 of each
+rank's 4n with n ranks and without windows, and in its backward pass also the output of each pair, seven products
+(`train/ops/ring.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
+from neoxargs.facts.context import uses_ring
 from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.model import matrices_of_layer, mlp_width
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -51,9 +54,11 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     skips_last = stops_early(config) and not config.regularization.hidden_dropout
     last = 2 * sizes.tokens * hidden * mlp_width(config.shape, config.mlp) // tensor
     unfused = 0.0 if config.precision.precision == "fp32" else share_unfused(config)
+    products = 5 - unfused  # of a backward pass: four where the scores are stored
+    if uses_ring(config):
+        attention, products = attention * (2 * sizes.context + 1) // (4 * sizes.context), 7
     return Operations(
         linear=(times + 2) * layers * linear - (groups * last if skips_last else 0),
-        # `attention` is two products; a backward pass has five, or four where the scores are stored.
-        attention=times * with_attention * attention + round(with_attention * attention * (5 - unfused) / 2),
+        attention=times * with_attention * attention + round(with_attention * attention * products / 2),  # two products
         vocabulary=6 * sizes.tokens * rows // tensor * hidden if stage.last else 0,
     )

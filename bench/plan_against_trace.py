@@ -1,11 +1,13 @@
 """Compare `deepy plan` with a trace of the real model at full size, for every file of configs/models.
 
     python bench/plan_against_trace.py [--only pythia-1b] [--layout tp2-pp2] [--set KEY=VALUE] [--json] [--write]
+    python bench/plan_against_trace.py --context [--write]
 
 The model is built by train.py's own builder, on tensors without values: every operator of the forward and the backward
 pass runs and returns shapes, so neither a GPU nor memory is needed (bench/traced/). One rank of the first, a middle and
 the last pipeline stage is traced, on two of the shipped layouts: the first one without a pipeline, and the first one
-with a pipeline, on which the model fits on 64 H100, or else on 128, according to the plan. The comparison covers the
+with a pipeline, on which the model fits on 64 H100, or else on 128, according to the plan; with --context, the layouts
+of CONTEXT. The comparison covers the
 peak memory of activations and logits (within 5 %), the floating point operations of a micro batch (within 1 %), and the
 number and bytes of messages between tensor parallel ranks and between stages (exactly). It does not cover weights,
 gradients and the optimizer, which tests/plan/memory/test_measured_memory.py measures, nor the memory that a
@@ -65,8 +67,20 @@ MODELS = sorted(
 LAYOUTS = (("data-parallel", "zero1", "tp8"), ("tp2-pp2", "tp8-pp4", "tp8-pp8"))
 DEVICE, GPUS = "H100-80GB", (64, 128)
 MEMORY_TOLERANCE, FLOPS_TOLERANCE = 0.05, 0.01
+#: Long sequences, and name -> the file of configs/layouts and what else divides them among context parallel ranks.
+LONG = ("llama-3.1-8b", ["seq_length=32768", "train_micro_batch_size_per_gpu=1", "checkpoint_activations=true"])
+CONTEXT = {
+    f"{style}, {layout}": (file, [f"context_parallel_style={style}", *sets])
+    for style, layout, file, sets in (
+        ("all_to_all", "cp2", "data-parallel", ["context_parallel_size=2"]),
+        ("all_to_all", "cp4 x tp2", "tp8", ["context_parallel_size=4", "model_parallel_size=2"]),
+        ("ring", "cp4", "zero1", ["context_parallel_size=4"]),
+        ("ring", "cp2 x tp2-pp2", "tp2-pp2", ["context_parallel_size=2"]),
+    )
+}
 PAGE = ROOT / "docs" / "plan-against-trace.md"
 BEGIN, END = "<!-- written by bench/plan_against_trace.py -->\n", "<!-- end -->\n"
+BEGIN_CONTEXT = "<!-- written by bench/plan_against_trace.py --context -->\n"
 
 
 @dataclass(frozen=True)
@@ -113,13 +127,11 @@ class Row:
 
 def main() -> int:
     options = _options()
-    rows = []
-    for model in MODELS:
-        if options.only in (None, model):
-            for layout, gpus in _fitting(model, options.layout, options.set):
-                rows += list(compare(model, layout, options.set, not options.json, gpus))
-                if options.write:
-                    _write(rows)
+    rows: list[Row] = []
+    for found in _with_context(options) if options.context else _on_shipped_layouts(options):
+        rows += found
+        if options.write:
+            _write(rows, BEGIN_CONTEXT if options.context else BEGIN)
     if not rows:
         sys.exit(f"nothing to compare: {options.only or 'no model'} fits on no layout")
     if options.json:
@@ -129,11 +141,25 @@ def main() -> int:
     return int(not all(row.agrees for row in rows))
 
 
+def _on_shipped_layouts(options: argparse.Namespace) -> Iterator[list[Row]]:
+    for model in MODELS:
+        if options.only in (None, model):
+            for layout, gpus in _fitting(model, options.layout, options.set):
+                yield list(compare(model, layout, options.set, not options.json, gpus))
+
+
+def _with_context(options: argparse.Namespace) -> Iterator[list[Row]]:
+    model, long = LONG
+    for name, (layout, sets) in CONTEXT.items():
+        yield list(compare(model, layout, [*long, *sets, *options.set], not options.json, name=name))
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=MODELS, metavar="NAME", help="compare this file of configs/models only")
     layouts = [layout for group in LAYOUTS for layout in group]
     parser.add_argument("--layout", choices=layouts, help="compare on this file of configs/layouts only")
+    parser.add_argument("--context", action="store_true", help="compare context parallel layouts")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a value")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--write", action="store_true", help=f"write the table of docs/{PAGE.name}")
@@ -172,15 +198,18 @@ def plan_of(files: Sequence[str], sets: Sequence[str], gpus: int = GPUS[0]) -> P
 
 
 def compare(
-    model: str, layout: str, sets: Sequence[str] = (), show: bool = False, gpus: int = GPUS[0]
+    model: str, layout: str, sets: Sequence[str] = (), show: bool = False, gpus: int = GPUS[0], name: str = ""
 ) -> Iterator[Row]:
-    """Trace the first, a middle and the last stage, each in a process of its own, and yield the comparison."""
+    """Trace the first, a middle and the last stage, each in a process of its own, and yield the comparison.
+
+    name: of the layout, if `sets` change it.
+    """
     files = files_of(model, layout)
     plan = plan_of(files, sets, gpus)
     assert plan is not None, f"{layout} does not suit {model}"
     for stage in sorted({0, plan.layout.pipe // 2, plan.layout.pipe - 1}):
         began = time.monotonic()
-        row = compare_stage(plan, files, sets, stage, (model, layout))
+        row = compare_stage(plan, files, sets, stage, (model, name or layout))
         if show:
             print(f"{_in_words(row)}  ({time.monotonic() - began:.0f} s)", flush=True)
         yield row
@@ -260,11 +289,15 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
     # not those of a single number: the mean loss, once in a step
     counted = (each for each in recorder.messages if each.floats and each.size > SINGLE)
     messages = [message for message in counted if message.operator != "broadcast"]
-    between = [message for message in messages if message.operator in ("send", "recv")]
+    ring = mesh.context.group.group_name if mesh.context.group else ""
+    one_way = [message for message in messages if message.operator in ("send", "recv")]
+    between = [message for message in one_way if message.group != ring]
+    # around a ring, each rank receives what another one sends
+    among = [message for message in messages if message not in between and message.operator != "recv"]
     figures = Figures(
         recorder.peak(ACTIVATIONS, LOGITS).total,
         round(recorder.total.flops / micro_batches),
-        _per_micro_batch([message for message in messages if message not in between], micro_batches),
+        _per_micro_batch(among, micro_batches),
         _per_micro_batch(between, micro_batches),
     )
     sender.send(Traced(figures, recorder.total.seconds / micro_batches, recorder.total.moved / micro_batches))
@@ -344,15 +377,15 @@ def _cell(planned: Messages, traced: Messages) -> str:
     return _summed(traced) if planned == traced else f"{_summed(traced)}; plan: {_summed(planned)}"
 
 
-def _write(rows: Sequence[Row]) -> None:
-    """Write the rows into the page's table, where they replace those of the same models."""
+def _write(rows: Sequence[Row], begin: str) -> None:
+    """Write the rows into the table of the page that begins there, where they replace those of the same models."""
     text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
+    before, _, rest = text.partition(begin)
     written, _, after = rest.partition(END)
     head, new = table([]).splitlines(), table(rows).splitlines()[2:]
     kept = [line for line in written.splitlines()[2:] if line.split("|")[1].strip() not in {row.model for row in rows}]
     lines = sorted([*kept, *new], key=lambda line: line.split("|")[1].strip())
-    PAGE.write_text(before + BEGIN + "\n".join([*head, *lines]) + "\n" + END + after, encoding="utf-8")
+    PAGE.write_text(before + begin + "\n".join([*head, *lines]) + "\n" + END + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from neoxargs.config.config import Config
 from neoxargs.facts.attention_kernels import Place
 from neoxargs.train.model import attention, embedding, scores
-from neoxargs.train.ops import fused, rotary, sdpa
+from neoxargs.train.ops import chunks, fused, rotary, sdpa
 from neoxargs.train.parallel import layers
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh, build_mesh
@@ -97,6 +97,10 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(
         scores.Scores, "in_flex", lambda _self, query, key, value, *_: fused_attention(query, key, value)
     )
+    yield patch.object(
+        chunks.Chunks, "attend", lambda _self, query, key, value, *_: FlexOfChunks.apply(query, key, value)
+    )
+    yield patch.object(dist, "batch_isend_irecv", one_by_one)
     yield patch.object(attention, "place", lambda device: Place())
     yield patch.object(sdpa, "has_gqa_kernel", lambda query, masked: not masked and query.dtype != torch.float32)
     for module in (fused, scores, embedding):
@@ -136,6 +140,30 @@ def _as_bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     return mask.expand(*query.shape[:3], key.shape[2])
+
+
+class FlexOfChunks(torch.autograd.Function):
+    """flex_attention of two chunks in a ring, also differentiable in the log-sum-exp, as the flash kernel is not."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        context, lse = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value)[:2]
+        ctx.save_for_backward(query, key, value, context, lse)
+        return context, lse
+
+    @staticmethod
+    def backward(ctx: Any, of_context: Tensor, of_lse: Tensor) -> tuple[Tensor, ...]:
+        query, key, value, context, lse = ctx.saved_tensors
+        length, seed = query.shape[2], torch.empty(0)
+        backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
+        return backward(  # type: ignore[no-any-return]
+            of_context, query, key, value, context, lse, None, None, length, length, 0.0, False, seed, seed
+        )
+
+
+def one_by_one(operations: list[dist.P2POp]) -> list[dist.Work | None]:
+    """Send and receive each message by itself, as torch does where a backend cannot batch; the meta device has none."""
+    return [each.op(each.tensor, each.peer, each.group) for each in operations]
 
 
 def one_kernel(place: Tensor, x: Tensor, *_: Any) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -37,6 +38,8 @@ class Message(NamedTuple):
     """Bytes of the full tensor of a collective, on each rank; bytes that are sent or received otherwise."""
     floats: bool
     """Whether it carries values; integers describe a tensor that follows."""
+    group: str
+    """The name of the process group."""
 
 
 @dataclass
@@ -179,7 +182,9 @@ class Recorder(TorchDispatchMode):
         operator = MESSAGES.get(func._overloadpacket.__name__)
         if operator is not None:
             whole = max(map(_tensors, args), key=_bytes)  # of a gather its outputs, of a scatter its inputs
-            self.messages.append(Message(operator, _bytes(whole), whole[0].is_floating_point()))
+            place = [argument.name for argument in func._schema.arguments].index("process_group")
+            group = dist.ProcessGroup.unbox(args[place]).group_name
+            self.messages.append(Message(operator, _bytes(whole), whole[0].is_floating_point(), group))
 
 
 #: Operator of torch.distributed -> the name of what it does.

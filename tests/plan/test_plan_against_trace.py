@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from neoxargs.train.model.mlp import FeedForward
+from neoxargs.train.ops import ring
+from neoxargs.train.process.mesh import Axis
 from tests.support.paths import CONFIGS
 
 pytestmark = pytest.mark.slow
@@ -51,17 +53,40 @@ def test_the_plan_agrees_with_sequence_parallelism(bench: Any, recompute: str) -
         assert {"all_gather", "reduce_scatter"} <= {operator for operator, _ in row.traced.tensor}
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
-@pytest.mark.parametrize("heads", [[], ["num_kv_heads=1", "pos_emb=rotary", "rotary_pct=1"]])
-def test_the_plan_agrees_with_context_parallelism(bench: Any, recompute: str, heads: list[str]) -> None:
-    [row] = bench.compare("gpt-2-small", "data-parallel", [recompute, "context_parallel_size=2", *heads])
+ONE_KEY = ["num_kv_heads=1", "pos_emb=rotary", "rotary_pct=1"]
+ALL_TO_ALL, RING = (["attention_dropout=0", f"context_parallel_style={style}"] for style in ("all_to_all", "ring"))
+#: So short that memory in attention counts.
+AROUND = [*RING, "context_parallel_size=4", "num_layers=2", "padded_vocab_size=1024"]
+
+
+@pytest.mark.parametrize(
+    "sets", [[KEPT, *ONE_KEY], [RECOMPUTED], [SELECTIVE, *ONE_KEY]], ids=["kept", "recomputed", "selective"]
+)
+@pytest.mark.parametrize(("style", "operator"), [(ALL_TO_ALL, "all_to_all"), (RING, "send")])
+def test_the_plan_agrees_with_context_parallelism(bench: Any, sets: list[str], style: list[str], operator: str) -> None:
+    [row] = bench.compare("gpt-2-small", "data-parallel", ["context_parallel_size=2", *style, *sets])
     assert row.memory_error == pytest.approx(0, abs=0.01)
-    assert row.agrees and {operator for operator, _ in row.traced.tensor} == {"all_to_all"}
+    assert row.agrees and {operator for operator, _ in row.traced.tensor} == {operator}
 
 
-def test_the_plan_agrees_with_context_and_tensor_parallelism(bench: Any) -> None:
-    for row in bench.compare("pythia-70m", "tp2-pp2", ["context_parallel_size=2"]):
+@pytest.mark.parametrize("style", [ALL_TO_ALL, RING])
+def test_the_plan_agrees_with_context_and_tensor_parallelism(bench: Any, style: list[str]) -> None:
+    for row in bench.compare("pythia-70m", "tp2-pp2", ["context_parallel_size=2", *style]):
         assert row.agrees, bench._in_words(row)
+
+
+def test_keys_that_a_rank_of_a_ring_keeps_are_seen(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_on, kept = ring._pass_on, []
+
+    def kept_too(axis: Axis, sent: Tensor) -> tuple[Tensor, list[Any]]:
+        kept.append(sent)
+        return pass_on(axis, sent)
+
+    [row] = bench.compare("gpt-2-small", "data-parallel", [RECOMPUTED, *AROUND])
+    assert row.agrees
+    monkeypatch.setattr(ring, "_pass_on", kept_too)
+    [row] = bench.compare("gpt-2-small", "data-parallel", [RECOMPUTED, *AROUND])
+    assert not row.agrees and row.memory_error < -0.05
 
 
 GEMMA = ["norm=rmsnorm", "apply_layernorm_1p=true", "norm_placement=both", "final_logit_softcapping=30"]
@@ -162,3 +187,15 @@ def test_the_page_has_todays_plans(bench: Any) -> None:
         plan = bench.plan_of(bench.files_of(model, layout), [])  # on 128 GPUs these figures are the same
         figures = bench.planned(plan, int(stage.split()[0]) - 1)
         assert (f"{figures.memory / 2**30:.3f}", f"{figures.flops / 1e12:.3f}") == (memory, flops), (model, layout)
+
+
+def test_the_page_has_todays_plans_of_context_parallel_layouts(bench: Any) -> None:
+    """`python bench/plan_against_trace.py --context --write` writes the table."""
+    text = bench.PAGE.read_text(encoding="utf-8").partition(bench.BEGIN_CONTEXT)[2].partition(bench.END)[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    model, long = bench.LONG
+    assert {name for _, name, *_ in cells} == set(bench.CONTEXT)
+    for _, name, stage, memory, _, _, flops, *_ in cells:
+        layout, sets = bench.CONTEXT[name]
+        figures = bench.planned(bench.plan_of(bench.files_of(model, layout), [*long, *sets]), int(stage[0]) - 1)
+        assert (f"{figures.memory / 2**30:.3f}", f"{figures.flops / 1e12:.3f}") == (memory, flops), name

@@ -20,7 +20,7 @@ from neoxargs.facts.model import GATED, mlp_width, norms_after, norms_of_block
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.plan.memory.attention import alibi_number, attention, unfused_layers
+from neoxargs.plan.memory.attention import alibi_number, attention, backward_in_ring, unfused_layers
 from neoxargs.plan.memory.norms import inside_norm, stores_input_only
 from neoxargs.plan.memory.recompute import stops_early
 from neoxargs.plan.memory.stages import Stage
@@ -129,7 +129,8 @@ def _attention_transient(sizes: ActivationSizes) -> int:
 
     That is either at the end of recomputation, or in feed-forward, when the gradient of the activation's output
     replaces what the layer after it stored, and that of its input comes on top: of both halves if it is gated. Unfused
-    attention holds gradients of the probabilities and of the scores instead, where they are more.
+    attention holds gradients of the probabilities and of the scores instead, where they are more. A ring needs its own
+    when what feed-forward stored is free again.
     """
     config = sizes.config
     networks = max(1.0, config.moe.moe_top_k * experts.imbalance(config, sizes.assumed)) if experts.share(config) else 1
@@ -141,10 +142,21 @@ def _attention_transient(sizes: ActivationSizes) -> int:
         gradients = max(gradients, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
     if stores_input_only(config):  # input, gradient and result of the norm in fp32, its output and gradient before
         gradients = max(gradients, (3 * SINGLE // sizes.number_size + 2) * sizes.stream)
+    gradients = max(gradients, backward_in_ring(sizes) - _free_for_attention(sizes))
     if config.recompute.checkpoint_activations is not True:
         return gradients
     output = 0 if stops_early(config) else sizes.stream  # it exists until the backward pass of its layers is over
     return max(output + gradients, _end_of_recomputation(sizes))
+
+
+def _free_for_attention(sizes: ActivationSizes) -> int:
+    """Bytes of feed-forward and its norm that are free again when the backward pass reaches attention.
+
+    Those of the norm are none if it is recomputed by itself, or replaced by a gradient that parallel branches share.
+    """
+    recompute = sizes.config.recompute.checkpoint_activations
+    normed = recompute != "selective" and not (recompute and sizes.config.attention.gpt_j_residual)
+    return _mlp(sizes, False) + sizes.mask + (sizes.stream if normed else 0)
 
 
 def at_the_end_of_a_layer(sizes: ActivationSizes, stage: Stage) -> int:

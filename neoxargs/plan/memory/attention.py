@@ -9,6 +9,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width, score_rule
 from neoxargs.facts.attention_kernels import BIASED, Choice, Place, choices, score_bytes
 from neoxargs.facts.batch import sequences_per_micro_batch
+from neoxargs.facts.context import uses_ring
 from neoxargs.facts.data import masks_documents
 from neoxargs.facts.layer_kinds import attention_layers
 from neoxargs.facts.model import head_norms
@@ -29,16 +30,15 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that attention stores: output of the fused projection, and the attention output.
 
     Rotated queries and keys are in one new tensor with the values, and the projection's output is freed. Norms store
-    this output; what they return, or its rotation, is new, as are grouped queries that are only copied. With context
-    parallelism, the output projection stores what comes back from the other ranks. selective: all that is recomputed
-    from the output.
+    this output; what they return, or its rotation, is new, as are grouped queries that are only copied. Where context
+    parallel ranks exchange heads, the output projection stores what comes back from them. selective: all that is
+    recomputed from the output.
     """
     config, tensor = sizes.config, sizes.tensor
     shape = config.shape
-    queries = sizes.tokens * attention_width(shape) // tensor * sizes.number_size
+    queries, keys = _queries_and_keys(sizes)
     group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
-    keys = queries // group * sizes.copies
-    stored = queries + 2 * keys + queries + (queries if sizes.context > 1 else 0)
+    stored = queries + 2 * keys + queries + (queries if sizes.context > 1 and not uses_ring(config) else 0)
     rotary, normed = config.embedding.pos_emb == "rotary", bool(head_norms(config.norm))
     if not selective:
         stored += queries + keys if normed or (rotary and sizes.assumed.projection_kept) else 0
@@ -49,14 +49,40 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     return stored + log_sum_exp + _scores(sizes)
 
 
+def _queries_and_keys(sizes: ActivationSizes) -> tuple[int, int]:
+    """Bytes of the queries of a layer, and of its keys or values with their copies."""
+    shape = sizes.config.shape
+    queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
+    return queries, queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
+
+
+def backward_in_ring(sizes: ActivationSizes) -> int:
+    """Bytes that attention in a ring needs in its backward pass besides what it stores (train/ops/ring.py).
+
+    The gradients of its output and, in fp32, of the queries; keys and values of two ranks, of which one is on its way,
+    and their gradients in fp32. While these are passed on, there are two of them; before, the output of a pair of
+    chunks, its gradient in fp32, and the products of both, or all gradients of the pair.
+    """
+    if not uses_ring(sizes.config):
+        return 0
+    queries, keys = _queries_and_keys(sizes)
+    wide = SINGLE // sizes.number_size
+    half = queries // 2  # the queries of one of the two chunks
+    pair = half + (wide * half if wide > 1 else 0) + max(half + wide * half, 2 * half + keys)
+    return queries + wide * queries + 4 * keys + 2 * wide * keys + max(2 * wide * keys, pair)
+
+
 def _scores(sizes: ActivationSizes) -> int:
     """Bytes that grow with the square of the sequence: a position bias, or unfused attention.
 
     On a CPU, torch's attention is unfused with dropout, when it stores probabilities, mask and their product, and with
     any mask but the causal one, when it stores the probabilities. On a GPU it stores the bias of `rpe`, one for all
-    samples. Scores that the fused kernels cannot compute are stored in fp32, and so are the probabilities.
+    samples. Scores that the fused kernels cannot compute are stored in fp32, and so are the probabilities. A ring
+    stores nothing of the kind.
     """
     config, heads = sizes.config, sizes.heads
+    if uses_ring(config):
+        return 0
     statistics = heads * sequences_per_micro_batch(config) * config.shape.seq_length * SINGLE
     square = heads * config.shape.seq_length**2
     mask = config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" else 0  # one byte per pair of tokens

@@ -180,6 +180,10 @@ class SelfAttention(nn.Module):
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]
+        if self.ring:  # the same for all layers
+            source = positions if starts_BS is None else starts_BS
+            key = ("own angles", rotation.name)
+            return self.masks.tables.derived(key, source, lambda: (cosine[positions], sine[positions]))
         if cache is None:
             return cosine[positions], sine[positions]
         return cache.once(rotation.name, lambda: (cosine[positions], sine[positions]))

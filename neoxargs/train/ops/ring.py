@@ -25,6 +25,8 @@ from neoxargs.train.process.mesh import Axis
 Block = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]]
 #: Whether a token of one chunk may attend to a token of another: (chunk of the queries, chunk of the keys).
 Sees = Callable[[int, int], bool]
+#: What to do with the tensor of each rank, and with what goes around with it; keeps neither: (rank, tensor, carried).
+Visit = Callable[[int, Tensor, Tensor | None], None]
 
 
 def ring_attention(
@@ -46,17 +48,21 @@ class _Ring(torch.autograd.Function):
         wide = torch.promote_types(query.dtype, torch.float32)
         merged = torch.zeros_like(query, dtype=wide)
         lse = torch.full(query.shape[:-1], -torch.inf, dtype=wide, device=query.device)
-        for source, (keys, values), _ in _around(axis, torch.stack((key, value))):
+
+        def visit(source: int, both: Tensor, _: Tensor | None) -> None:
+            keys, values = both
             for rows, columns, own, theirs in _pairs(axis, source, sees, query.shape[-2]):
                 found, found_lse = block(
                     query[..., own, :], keys[..., theirs, :], values[..., theirs, :], rows, columns
                 )
-                both = torch.logaddexp(lse[..., own], found_lse)
+                both_lse = torch.logaddexp(lse[..., own], found_lse)
                 # Of a query that has seen no key yet, both are -inf.
-                base = both.masked_fill(both == -torch.inf, 0.0)
+                base = both_lse.masked_fill(both_lse == -torch.inf, 0.0)
                 before, share = (torch.exp(each - base).unsqueeze(-1) for each in (lse[..., own], found_lse))
                 merged[..., own, :] = merged[..., own, :] * before + found * share
-                lse[..., own] = both
+                lse[..., own] = both_lse
+
+        _go_around(axis, torch.stack((key, value)), visit)
         context = merged.to(query.dtype)
         ctx.save_for_backward(query, key, value, context, lse)
         ctx.ring = axis, block, sees
@@ -67,24 +73,32 @@ class _Ring(torch.autograd.Function):
         query, key, value, context, lse = ctx.saved_tensors
         axis, block, sees = ctx.ring
         of_query = torch.zeros_like(query, dtype=lse.dtype)
-        of_both = torch.zeros(2, *key.shape, dtype=lse.dtype, device=key.device)
-        for source, (keys, values), carried in _around(axis, torch.stack((key, value)), of_both):
+
+        def add_gradients(rows: int, columns: int, own: slice, theirs: slice, both: Tensor, carried: Tensor) -> None:
+            parts = query[..., own, :], *both[..., theirs, :]
+            inputs = [each.detach().requires_grad_() for each in parts]
+            with torch.enable_grad():
+                found, found_lse = block(*inputs, rows, columns)
+            share = torch.exp(found_lse.detach() - lse[..., own])
+            given = of_context[..., own, :].to(lse.dtype)
+            # The share of a pair grows with its log-sum-exp, at the expense of the others'.
+            change = (given * (found.detach() - context[..., own, :])).sum(-1) + of_lse[..., own]
+            of_results = (given * share.unsqueeze(-1)).to(found.dtype), share * change
+            grads = torch.autograd.grad((found, found_lse), inputs, of_results)
+            of_query[..., own, :] += grads[0]
+            carried[0][..., theirs, :] += grads[1]
+            carried[1][..., theirs, :] += grads[2]
+
+        def visit(source: int, both: Tensor, carried: Tensor | None) -> None:
             assert carried is not None
-            for rows, columns, own, theirs in _pairs(axis, source, sees, query.shape[-2]):
-                parts = query[..., own, :], keys[..., theirs, :], values[..., theirs, :]
-                inputs = [each.detach().requires_grad_() for each in parts]
-                with torch.enable_grad():
-                    found, found_lse = block(*inputs, rows, columns)
-                share = torch.exp(found_lse.detach() - lse[..., own])
-                given = of_context[..., own, :].to(lse.dtype)
-                # The share of a pair grows with its log-sum-exp, at the expense of the others'.
-                change = (given * (found.detach() - context[..., own, :])).sum(-1) + of_lse[..., own]
-                grads = torch.autograd.grad(
-                    (found, found_lse), inputs, ((given * share.unsqueeze(-1)).to(found.dtype), share * change)
-                )
-                of_query[..., own, :] += grads[0]
-                carried[0][..., theirs, :] += grads[1]
-                carried[1][..., theirs, :] += grads[2]
+            for pair in _pairs(axis, source, sees, query.shape[-2]):
+                add_gradients(*pair, both, carried)
+
+        # Held by nobody else, so that each is freed when the next one has arrived.
+        of_both = _go_around(
+            axis, torch.stack((key, value)), visit, torch.zeros(2, *key.shape, dtype=lse.dtype, device=key.device)
+        )
+        assert of_both is not None
         return of_query.to(query.dtype), of_both[0].to(key.dtype), of_both[1].to(value.dtype), None, None, None
 
 
@@ -97,24 +111,22 @@ def _pairs(axis: Axis, source: int, sees: Sees, seq: int) -> Iterator[tuple[int,
                 yield rows, columns, own, theirs
 
 
-def _around(axis: Axis, own: Tensor, carried: Tensor | None = None) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-    """Yield each rank's tensor with its rank, beginning with this one's, while the next one is on its way.
+def _go_around(axis: Axis, held: Tensor, visit: Visit, carried: Tensor | None = None) -> Tensor | None:
+    """Visit each rank's tensor, beginning with this one's, while the next one is on its way.
 
-    carried: goes around with it, after what was done to it; at the end, `carried` is what has come back.
+    carried: goes around with it, after what `visit` does to it. Returns what has come back.
     """
-    held, with_it = own, carried
     for step in range(axis.size):
-        last = step == axis.size - 1
-        following, arrives = (None, []) if last else _pass_on(axis, held)
-        yield (axis.rank - step) % axis.size, held, with_it
-        if with_it is not None and axis.size > 1:
-            with_it, rest = _pass_on(axis, with_it)
-            arrives += rest
-        for work in arrives:
-            work.wait()
-        held = held if following is None else following
-    if carried is not None and with_it is not None and with_it is not carried:
-        carried.copy_(with_it)
+        following, messages = (held, []) if step == axis.size - 1 else _pass_on(axis, held)
+        visit((axis.rank - step) % axis.size, held, carried)
+        arriving = carried
+        if carried is not None and axis.size > 1:
+            arriving, more = _pass_on(axis, carried)
+            messages += more
+        while messages:  # a message holds what it sends
+            messages.pop().wait()
+        held, carried = following, arriving
+    return carried
 
 
 def _pass_on(axis: Axis, sent: Tensor) -> tuple[Tensor, list[Any]]:

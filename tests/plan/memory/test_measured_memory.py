@@ -5,6 +5,7 @@ Run as a program, it prints the table of docs/plan.md.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ CHECKPOINTS = {"checkpoint_activations": True}
 SELECTIVE = {"checkpoint_activations": "selective"}
 EXPERTS = {"moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_num_shared_experts": 1}
 LONG = {"seq_length": 16, "num_layers": 4}
+GROUPED = {**LONG, "num_kv_heads": 2, "pos_emb": "rotary"}
 
 
 def zero(stage: int, config: dict[str, Any] | None = None, **deepspeed: Any) -> Trial:
@@ -68,7 +70,15 @@ ONE: dict[str, Trial] = {
     "experts": Trial(EXPERTS),
     "experts, selective, SwiGLU": Trial({**EXPERTS, **SELECTIVE, "activation": "swiglu"}),
     "pipeline engine": Trial({"pipe_parallel_size": 1}),
+    "4 layers, rotary, grouped queries": Trial(GROUPED),
+    "4 layers, softcap": Trial({**LONG, "attn_logit_softcapping": 5.0}),
 }
+
+
+def in_context(ranks: int, style: str, config: dict[str, Any]) -> Trial:
+    return Trial({**config, "context_parallel_size": ranks, "context_parallel_style": style})
+
+
 TWO: dict[str, Trial] = {
     "tp 2": Trial({"model_parallel_size": 2}),
     "tp 2, experts": Trial({**EXPERTS, "model_parallel_size": 2, "enable_expert_tensor_parallelism": True}),
@@ -83,7 +93,17 @@ TWO: dict[str, Trial] = {
     "pp 2, checkpoints, dropout": Trial({**LONG, "pipe_parallel_size": 2, **CHECKPOINTS, "hidden_dropout": 0.1}),
     "pp 2, checkpoints": Trial({**LONG, "pipe_parallel_size": 2, **CHECKPOINTS}),
     "dp 2, pipeline, ZeRO-1": zero(1, {"pipe_parallel_size": 1}),
+    "cp 2, all_to_all, 4 layers, rotary, grouped queries": in_context(2, "all_to_all", GROUPED),
+    "cp 2, ring, 4 layers, rotary, grouped queries": in_context(2, "ring", GROUPED),
+    "cp 2, ring, 4 layers, softcap": in_context(2, "ring", {**LONG, "attn_logit_softcapping": 5.0}),
 }
+FOUR: dict[str, Trial] = {
+    "cp 4, all_to_all, 4 layers, rotary, grouped queries": in_context(4, "all_to_all", GROUPED),
+    "cp 4, ring, 4 layers, rotary, grouped queries": in_context(4, "ring", GROUPED),
+}
+#: Ranks -> the configurations that as many are measured with.
+ALL = {1: ONE, 2: TWO, 4: FOUR}
+TRIALS = ONE | TWO | FOUR
 
 
 class Memory(NamedTuple):
@@ -217,7 +237,9 @@ def configuration(trial: Trial, world: int) -> Config:
     from tests.support.small_gpt import SMALL
 
     written = {**SMALL, "precision": "fp32", "pos_emb": "learned", **trial.config}
-    data = world // (written["model_parallel_size"] * max(1, written["pipe_parallel_size"]))
+    written.setdefault("context_parallel_size", 1)
+    sizes = "model_parallel_size", "pipe_parallel_size", "context_parallel_size"
+    data = world // math.prod(max(1, written[size]) for size in sizes)
     batch = {
         "world_size": world, "train_micro_batch_size_per_gpu": MICRO_BATCH,
         "gradient_accumulation_steps": SAMPLES // MICRO_BATCH // data,
@@ -235,29 +257,30 @@ def measured() -> dict[str, list[Memory]]:
 
 def collect() -> dict[str, list[Memory]]:
     measurements: dict[str, list[Memory]] = {}
-    for world, trials in ((1, ONE), (2, TWO)):
+    for world, trials in ALL.items():
         ranks = run_ranks(measure, world, trials, timeout=250)
         measurements |= {name: [rank[name] for rank in ranks] for name in trials}
     return measurements
 
 
-@pytest.mark.parametrize("name", [*ONE, *TWO])
+@pytest.mark.parametrize("name", TRIALS)
 def test_parameters_gradients_and_optimizer_state_are_exact(measured: dict[str, list[Memory]], name: str) -> None:
     for rank, held in enumerate(measured[name]):
-        expected = predict((ONE | TWO)[name], len(measured[name]), rank)
+        expected = predict(TRIALS[name], len(measured[name]), rank)
         assert held[:4] == expected[:4]
 
 
-@pytest.mark.parametrize("name", [*ONE, *TWO])
+@pytest.mark.parametrize("name", TRIALS)
 def test_activations_are_within_a_tenth(measured: dict[str, list[Memory]], name: str) -> None:
     for rank, held in enumerate(measured[name]):
-        expected = predict((ONE | TWO)[name], len(measured[name]), rank)
+        expected = predict(TRIALS[name], len(measured[name]), rank)
         assert expected.activations == pytest.approx(held.activations, rel=0.1)
 
 
-@pytest.mark.parametrize("name", [*ONE, *TWO])
+@pytest.mark.parametrize("name", TRIALS)
 def test_the_table_of_the_page_has_todays_predictions(name: str) -> None:
-    expected = predict((ONE | TWO)[name], 1 if name in ONE else 2, 0)
+    [world] = (world for world, trials in ALL.items() if name in trials)
+    expected = predict(TRIALS[name], world, 0)
     row = " | ".join(f"{number:,}" for number in expected)
     assert f"| {name} | {row} |" in DOCUMENT.read_text(encoding="utf-8")
 
@@ -270,7 +293,7 @@ def table() -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, ranks in collect().items():
-        held, expected = ranks[0], predict((ONE | TWO)[name], len(ranks), 0)
+        held, expected = ranks[0], predict(TRIALS[name], len(ranks), 0)
         exact = " | ".join(
             f"{predicted:,}" if predicted == real else f"{predicted:,} ({real:,})"
             for predicted, real in zip(expected[:4], held[:4], strict=True)
