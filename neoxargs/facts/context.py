@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import CAUSAL, FLEX_WIDTHS
+from neoxargs.facts.attention import CAUSAL
 
 AUTO, ALL_TO_ALL, RING, HYBRID = "auto", "all_to_all", "ring", "hybrid"
 #: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
@@ -49,18 +49,13 @@ def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
 def _chosen(get: Callable[[str], Any]) -> tuple[str, str]:
     ranks, sharing = get("context_parallel_size"), _sharing(get)
     heads, keys = _heads(get, "num_attention_heads"), _heads(get, "num_kv_heads")
-    if sharing == ranks:
-        return ALL_TO_ALL, f"{ranks} ranks divide {keys} key and value heads"
+    if heads % ranks == 0:  # a ring computes attention once more in the backward pass
+        return ALL_TO_ALL, f"{ranks} ranks divide {heads} heads"
     if missing := missing_in_ring(get):
         return ALL_TO_ALL, f"a ring has no {next(iter(missing))}"
-    width = get("head_dim") or get("hidden_size") // get("num_attention_heads")
-    if heads % ranks == 0 and width not in FLEX_WIDTHS:
-        return ALL_TO_ALL, f"GPUs have no kernel for a ring of heads of {width}"
     if sharing > 1:
-        return HYBRID, f"{sharing} ranks divide {keys} key and value heads, {ranks} cannot"
-    if heads % ranks:
-        return RING, f"{ranks} ranks cannot divide {heads} heads"
-    return RING, f"with key and value heads ({keys}) for fewer than {ranks} ranks, others would need copies"
+        return HYBRID, f"{sharing} ranks divide {keys} key and value heads, {ranks} cannot divide {heads} heads"
+    return RING, f"{ranks} ranks cannot divide {heads} heads"
 
 
 def _heads(get: Callable[[str], Any], name: str) -> int:

@@ -147,6 +147,6 @@ def test_the_log_begins_with_the_kernels() -> None:
     (line,) = attention_line(configure(BF16 + "attention_backend: unfused"), torch.device("cpu"))
     assert line.startswith("attention: unfused in 4 layers")
     assert [*attention_line(configure(BF16 + CASES["recurrent"]), torch.device("cpu"))] == []
-    divided = configure("{context_parallel_size: 4, num_attention_heads: 4, num_kv_heads: 2, head_dim: 16}", gpus=4)
+    divided = configure("{context_parallel_size: 4, num_attention_heads: 6, num_kv_heads: 2, head_dim: 16}", gpus=4)
     _, context = attention_line(divided, torch.device("cpu"))
     assert context.startswith("context parallel: hybrid over 4 ranks (")

@@ -8,7 +8,7 @@ from math import gcd
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import ranks_with_other_heads, uses_ring
+from neoxargs.facts.context import ranks_with_other_heads
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
@@ -51,9 +51,7 @@ class ActivationSizes:
     @cached_property
     def copies(self) -> int:
         """The copies of each key and value head, on as many context parallel ranks."""
-        if uses_ring(self.config):  # hybrid: as many exchange heads as key and value heads divide
-            return 1
-        return self.context // gcd(self.config.shape.num_kv_heads // self.tensor, self.context)
+        return self.other_heads // gcd(self.config.shape.num_kv_heads // self.tensor, self.other_heads)
 
     @cached_property
     def hidden(self) -> int:
