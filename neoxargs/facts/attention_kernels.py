@@ -205,6 +205,9 @@ def unusable(config: Config, place: Place) -> Iterator[Problem]:
     advice = f"set {name}: auto, which chooses a kernel that can"
     if uses_ring(config):
         name, advice = "context_parallel_style", "set context_parallel_style: all_to_all"
+        heads = config.shape.num_attention_heads // config.parallel.model_parallel_size
+        if heads % config.parallel.context_parallel_size:
+            advice += f" and context_parallel_size to a divisor of {heads}, the heads of a tensor parallel rank"
     if refused:
         first = refused[0]
         asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""

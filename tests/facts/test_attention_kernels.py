@@ -18,6 +18,7 @@ from neoxargs.facts.attention_kernels import (
     obstacle,
     score_bytes,
     stored_pairs,
+    unusable,
 )
 from tests.support.configure import configure
 from tests.support.snapshots import pinned
@@ -150,3 +151,10 @@ def test_the_log_begins_with_the_kernels() -> None:
     divided = configure("{context_parallel_size: 4, num_attention_heads: 6, num_kv_heads: 2, head_dim: 16}", gpus=4)
     _, context = attention_line(divided, torch.device("cpu"))
     assert context.startswith("context parallel: hybrid over 4 ranks (")
+
+
+@pytest.mark.parametrize(("heads", "also"), [(4, False), (6, True)])
+def test_what_to_write_instead_of_a_ring_without_a_kernel_divides_the_heads(heads: int, also: bool) -> None:
+    text = f"{{context_parallel_size: 4, context_parallel_style: ring, num_attention_heads: {heads}, head_dim: 8}}"
+    (problem,) = unusable(configure(NO_DROPOUT, text, gpus=4), Place())
+    assert ("context_parallel_size" in problem.hint) == also
