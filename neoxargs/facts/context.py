@@ -25,7 +25,6 @@ def missing_in_ring(get: Callable[[str], Any]) -> dict[str, str]:
         f"pos_emb ({pos_emb})": pos_emb == "rpe",
         f"attention_backend ({backend})": backend not in BACKENDS,
         f"attention_config ({', '.join(sparse)})": sparse,
-        "soft_prompt_tuning.enabled": get("soft_prompt_tuning.enabled"),
     }
     return {what: what.partition(" ")[0] for what, is_asked in asked.items() if is_asked}
 

@@ -25,6 +25,11 @@ TE_EPSILONS = {"layernorm_epsilon": 1e-5, "rms_norm_epsilon": 1e-8, "rms_norm_ep
 #: Parameters that, if they are above 0, make a run draw random numbers in every step.
 DRAWS = ("hidden_dropout", "attention_dropout", "moe_jitter_eps")
 
+#: Iterations of Sinkhorn's algorithm (`moe_router_type`). GPT-NeoX stops after one (or, until May 2026, three),
+#: megatron-core mostly after two, because their stopping criterion shrinks with the number of tokens; the loads are
+#: then far from balanced.
+SINKHORN_ROUNDS = 10
+
 #: The name of the head of a reward model, which has one output and replaces the output layer.
 REWARD_HEAD = "rm_linear"
 

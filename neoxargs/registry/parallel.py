@@ -34,7 +34,7 @@ class Parallel(Group, origin="Meg", effect="layout"):
     of the heads of its tensor parallel rank, which their number must divide; with fewer key and value heads than ranks,
     it has copies of them. `ring`: each keeps its positions, of which it has two
     parts so that all ranks have the same work, and keys and values go around. It has no attention dropout, learned
-    position bias, block-sparse layers or soft prompts. `hybrid`: as many consecutive ranks as can divide the key and
+    position bias or block-sparse layers. `hybrid`: as many consecutive ranks as can divide the key and
     value heads exchange heads, and such groups are a ring. `auto`: `all_to_all` where ranks can divide the heads, else
     `hybrid` or `ring`, which compute attention once more in the backward pass. The log says which and why."""
 
@@ -50,8 +50,9 @@ class Parallel(Group, origin="Meg", effect="layout"):
 
     moe_expert_parallel_size: Count = param(1, origin="NeoX", megatron="expert-model-parallel-size")
     """Number of consecutive data parallel ranks that divide each layer's experts among themselves. A rank sends its
-    tokens to the ranks that hold their experts, and receives the outputs. Must divide `moe_num_experts` and the number
-    of replicas. The tensor parallel ranks (`model_parallel_size`) divide the experts as well."""
+    tokens to the ranks that hold their experts, and receives the outputs. Must divide `moe_num_experts`, and the number
+    of replicas x `context_parallel_size`, whose ranks are data parallel ranks too. The tensor parallel ranks
+    (`model_parallel_size`) divide the experts as well."""
 
     world_size: Count = param(derived=True, origin="NeoX", effect="none", no_effect_reason="it is computed at launch")
     """Number of processes in the run. Computed when the run is launched; setting it has no effect."""

@@ -95,8 +95,7 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     # Before the model: problems with the data are reported without waiting for that.
     mesh, tokenizer, vocabulary, data = _read(config, process)
     begun = choose.begin(config)
-    # Seeds for dropout: equal within a tensor parallel group, different between groups.
-    setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
+    setup.seed_by_place(config.training.seed, mesh)
     if refused := [*unusable(config, place(process.device))]:
         raise Problems(refused)
     trainer = build.build(config, arguments.deepspeed, vocabulary, mesh)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -231,6 +232,67 @@ def no_gradient_from_other_shards() -> None:
     communicate._Exchange.backward = staticmethod(backward)
 
 
+def router_losses_of_each_shard() -> None:
+    from neoxargs.train.model.experts import layer
+
+    original = layer.added_losses
+
+    def of_shard(*arguments: Any) -> Any:
+        return original(*arguments[:3])
+
+    layer.added_losses = of_shard
+
+
+def expert_statistics_of_each_shard() -> None:
+    from neoxargs.train.model.experts import layer
+
+    original = layer.added_losses
+
+    def changed(*arguments: Any) -> Any:
+        return {**original(*arguments), layer.LOAD: original(*arguments[:3])[layer.LOAD]}
+
+    layer.added_losses = changed
+
+
+def experts_balanced_in_each_shard() -> None:
+    from neoxargs.train.model.experts import layer
+
+    original = layer.choose
+
+    def of_shard(*arguments: Any) -> Any:
+        return original(*arguments[:3])
+
+    layer.choose = of_shard
+
+
+def capacity_of_each_shard() -> None:
+    from neoxargs.train.model.experts.layer import Experts
+    from neoxargs.train.parallel.positions import WHOLE
+
+    right: Any = Experts._within_capacity
+
+    def within(self: Any, *arguments: Any) -> Any:
+        own, self.positions = self.positions, WHOLE
+        try:
+            return right(self, *arguments)
+        finally:
+            self.positions = own
+
+    Experts._within_capacity = within
+
+
+def the_same_dropout_in_all_shards() -> None:
+    from neoxargs.train.process import setup
+
+    setup.seed_by_place = lambda seed, mesh: setup.set_seeds(seed, stream=mesh.pipe.rank)
+
+
+def other_numbers_when_recomputed() -> None:
+    from neoxargs.train.engine import recompute
+
+    recompute.checkpoint = partial(recompute.checkpoint, preserve_rng_state=False)
+
+
 def documents_that_begin_in_each_shard() -> None:
     from neoxargs.train.model import embedding
 
@@ -273,6 +335,8 @@ FAULTS = {
         positions_that_begin_in_each_shard, heads_of_another_rank, a_loss_averaged_per_shard,
         no_gradient_from_other_shards, documents_that_begin_in_each_shard,
         parts_of_another_rank,
+        router_losses_of_each_shard, expert_statistics_of_each_shard, experts_balanced_in_each_shard,
+        capacity_of_each_shard, the_same_dropout_in_all_shards, other_numbers_when_recomputed,
     )
 }  # fmt: skip
 

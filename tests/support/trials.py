@@ -125,7 +125,7 @@ class Training:
         }  # fmt: skip
         self.config = small(**values | trial.config | changes)
         self.mesh = mesh.build_mesh(self.config)
-        setup.set_seeds(1, stream=self.mesh.pipe.rank * self.mesh.data.size + self.mesh.data.rank)
+        setup.seed_by_place(1, self.mesh)
         json = {
             "train_batch_size": SAMPLES, "train_micro_batch_size_per_gpu": MICRO_BATCH, "gradient_clipping": 1.0,
             "gradient_accumulation_steps": SAMPLES // MICRO_BATCH // self.mesh.samples.size,

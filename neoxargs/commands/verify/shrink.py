@@ -93,7 +93,7 @@ def shrink(config: Config, draft: Draft, folder: Path) -> Small:
         "model_parallel_size": tensor,
         "pipe_parallel_size": pipe,
         "context_parallel_size": context,
-        "moe_expert_parallel_size": min(parallel.moe_expert_parallel_size, data),
+        "moe_expert_parallel_size": min(parallel.moe_expert_parallel_size, data * context, 2),
         "tokenizer_type": "ByteLevelTokenizer",
         "padded_vocab_size": ROWS,
         "log_grad_norm": True,

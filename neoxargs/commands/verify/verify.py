@@ -34,8 +34,8 @@ UPDATE = (
 )  # fmt: skip
 SCHEDULE = ("lr_decay_style", "warmup", "min_lr")
 LAYOUT = (
-    "model_parallel_size", "pipe_parallel_size", "context_parallel_size", "zero_optimization.stage",
-    "sequence_parallel", "moe_expert_parallel_size",
+    "model_parallel_size", "pipe_parallel_size", "context_parallel_size", "context_parallel_style",
+    "zero_optimization.stage", "sequence_parallel", "moe_expert_parallel_size",
 )  # fmt: skip
 
 

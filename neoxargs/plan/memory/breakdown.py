@@ -221,7 +221,7 @@ def _overhead(config: Config, kind: str, assumed: Assumptions) -> int:
     # process groups that communicate: tensor, pipeline, context and data parallel, and the group of all ranks; and the
     # data parallel ranks that divide the experts, and those that have the same ones
     divided = config.parallel.moe_expert_parallel_size
-    of_experts = (divided, layout.data // divided) if divided > 1 else ()
+    of_experts = (divided, layout.with_same_weights // divided) if divided > 1 else ()
     sizes = layout.tensor, layout.pipe, layout.with_same_weights, layout.ranks, layout.context, *of_experts
     groups = sum(size > 1 for size in sizes)
     buffers: int = groups * assumed.bytes_of("group_buffers")

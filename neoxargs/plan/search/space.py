@@ -96,16 +96,16 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
             stages = (2, 3) if offload else (0, 1, 2, 3) if divided and not pipe else (0, 1) if divided else (0,)
             if offload and pipe:
                 continue
-            for stage, expert in product(stages, _expert_sizes(config, data)):
+            for stage, expert in product(stages, _expert_sizes(config, data * context)):
                 # With tensor parallelism always sequence parallel, which sends as many bytes and saves memory
                 # (arXiv:2205.05198).
                 yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert, context)
 
 
-def _expert_sizes(config: Config, data: int) -> list[int]:
+def _expert_sizes(config: Config, ranks: int) -> list[int]:
     """Return the numbers of data parallel ranks among which the experts of a layer can be divided equally."""
     experts = config.moe.moe_num_experts
-    return [size for size in _divisors(data, experts) if experts % size == 0]
+    return [size for size in _divisors(ranks, experts) if experts % size == 0]
 
 
 def micro_batches(division: Division, samples: int) -> list[tuple[int, int]]:

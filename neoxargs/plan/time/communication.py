@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
 from neoxargs.facts.layout import Layout
-from neoxargs.facts.model import has_experts, head_norms, tokens_at_once
+from neoxargs.facts.model import SINKHORN_ROUNDS, has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -101,6 +101,26 @@ def context_messages(sizes: ActivationSizes, stage: Stage) -> tuple[Messages, Me
         around[Message("send", 2 * keys)] += passes * layers * (ring - 1)
         around[Message("send", 2 * keys // sizes.number_size * SINGLE)] += layers * ring
     return exchanged, around
+
+
+def router_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
+    """Return what the routers of experts tell those of the other context parallel ranks in a micro batch.
+
+    The number of tokens of each expert, in each round of sinkhorn the sums that it balances, and of experts with a
+    capacity each token's experts and their weights.
+    """
+    moe, layers = sizes.config.moe, sum(has_experts(sizes.config, layer) for layer in stage.layers)
+    if sizes.context == 1 or not layers:
+        return Counter()
+    times = (2 if recomputed_groups(sizes.config, len(stage.layers)) else 1) * layers
+    copies = sizes.tokens * sizes.context * moe.moe_top_k if moe.moe_token_dropping else 0
+    rounds = SINKHORN_ROUNDS if moe.moe_router_type == "sinkhorn" else 0
+    return +Counter({
+        Message("all_reduce", moe.moe_num_experts * experts.INDEX): times,
+        Message("all_reduce", moe.moe_num_experts * SINGLE): times * rounds,
+        Message("all_gather", copies * experts.INDEX): times if copies else 0,
+        Message("all_gather", copies * SINGLE): times if copies else 0,
+    })  # fmt: skip
 
 
 def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:

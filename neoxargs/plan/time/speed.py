@@ -36,6 +36,7 @@ from neoxargs.plan.time.communication import (
     context_messages,
     expert_messages,
     pipeline_messages,
+    router_messages,
     tensor_messages,
 )
 from neoxargs.plan.time.roofline import Rates, layer_time, loss_time
@@ -148,14 +149,18 @@ def estimate_speed(
     # the others wait for the slowest stage; a micro batch passes all of them
     compute, fill = batches * max(times), sum(times) - max(times)
     collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
-    exchanges = [expert_messages(sizes, stage) for stage in stages]
+    exchanges = [(expert_messages(sizes, stage), router_messages(sizes, stage)) for stage in stages]
     attended = [context_messages(sizes, stage) for stage in stages]
     sent = _communication_volume(sizes, stages, collectives, exchanges, attended)
     states = _largest(config, stages, assumed)
     links = _Links(device, slots, tensor_together or min(layout.tensor, slots), layout, assumed)
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
-    exchanging = batches * max(_time(messages, divided, links.experts(divided), assumed) for messages in exchanges)
+    exchanging = batches * max(
+        _time(tokens, divided, links.experts(divided), assumed)
+        + _time(routed, layout.context, links.experts(layout.context), assumed)
+        for tokens, routed in exchanges
+    )
     heads = sizes.other_heads
     ring = layout.context // heads
     context = batches * max(
@@ -344,7 +349,7 @@ def _communication_volume(
     sizes: ActivationSizes,
     stages: list[Stage],
     collectives: list[Messages],
-    exchanges: list[Messages],
+    exchanges: list[tuple[Messages, Messages]],
     attended: list[tuple[Messages, Messages]],
 ) -> CommunicationVolume:
     """Return the volumes of a step. collectives, exchanges, attended: those of a micro batch in tensor, expert
@@ -356,7 +361,10 @@ def _communication_volume(
         tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
         pipe=batches * max(_bytes(pipeline_messages(sizes, stage), "send") for stage in stages),
         data=int(sum(_sent_by_replicas(states, batches))),
-        experts=int(batches * max(bytes_sent(messages, divided) for messages in exchanges)),
+        experts=int(
+            batches
+            * max(bytes_sent(tokens, divided) + bytes_sent(routed, sizes.context) for tokens, routed in exchanges)
+        ),
         context=int(
             batches * max(bytes_sent(heads, sizes.other_heads) + bytes_sent(ring, 1) for heads, ring in attended)
         ),

@@ -121,8 +121,9 @@ def expert_parallel_divides_replicas(
     moe_num_experts: int, moe_expert_parallel_size: int, gpus: int, model_parallel_size: int, pipe_parallel_size: int,
     context_parallel_size: int,
 ) -> Finding | None:  # fmt: skip
-    """An expert parallel group consists of consecutive replicas, which hold different experts. If the number of
-    replicas is not a multiple of the group's size, the last group is missing some ranks and the experts on those ranks.
+    """An expert parallel group consists of consecutive data parallel ranks, which hold different experts: of replicas,
+    and with context_parallel_size, of the ranks among which a replica divides its sequences. If their number is not a
+    multiple of the group's size, the last group is missing some ranks and the experts on those ranks.
 
         moe_num_experts: 6
         moe_expert_parallel_size: 3
@@ -130,8 +131,10 @@ def expert_parallel_divides_replicas(
     replicas, rest = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size, context_parallel_size))
     if moe_num_experts == 1 or rest:  # the latter is another rule's problem
         return None
-    finding = divisible_by("the number of replicas", replicas, "moe_expert_parallel_size", moe_expert_parallel_size)
-    return finding and replace(finding, about=("moe_expert_parallel_size",))
+    context = ["context_parallel_size"] if context_parallel_size > 1 else []
+    name, ranks = " x ".join(["the number of replicas", *context]), replicas * context_parallel_size
+    finding = divisible_by(name, ranks, "moe_expert_parallel_size", moe_expert_parallel_size)
+    return finding and replace(finding, about=("moe_expert_parallel_size", *context))
 
 
 @check

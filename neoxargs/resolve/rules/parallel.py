@@ -304,10 +304,9 @@ def context_parallel_divides_seq_length(
 
 
 @check
-def context_ranks_can_compute_attention(  # noqa: PLR0913, PLR0917 - what a ring cannot compute
+def context_ranks_can_compute_attention(
     context_parallel_style: str, context_parallel_size: int, model_parallel_size: int, num_attention_heads: int,
     attention_dropout: float, pos_emb: str, attention_backend: str, attention_config: Sequence[str],
-    soft_prompt_tuning__enabled: bool,
 ) -> Finding | None:  # fmt: skip
     """With all_to_all, every context parallel rank has an equal part of the heads that its tensor parallel rank holds.
     In a ring, it has all of them, but random numbers, learned biases and blocks would have to go around as well.
@@ -321,7 +320,7 @@ def context_ranks_can_compute_attention(  # noqa: PLR0913, PLR0917 - what a ring
         return None
     asked = {
         "attention_dropout": attention_dropout, "pos_emb": pos_emb, "attention_backend": attention_backend,
-        "attention_config": attention_config, "soft_prompt_tuning.enabled": soft_prompt_tuning__enabled,
+        "attention_config": attention_config,
     }  # fmt: skip
     missing, about = missing_in_ring(asked.__getitem__), ["context_parallel_size", "context_parallel_style"]
     names = list(dict.fromkeys(missing.values()))
@@ -343,8 +342,8 @@ def context_ranks_can_compute_attention(  # noqa: PLR0913, PLR0917 - what a ring
 
 @check
 def context_parallel_excludes(
-    context_parallel_size: int, attention_config: Sequence[str], moe_num_experts: int,
-    optimizer__type: str, compile_layers: bool, eval_tasks: Sequence[str] | None,
+    context_parallel_size: int, attention_config: Sequence[str], optimizer__type: str, compile_layers: bool,
+    eval_tasks: Sequence[str] | None,
 ) -> Finding | None:  # fmt: skip
     """Context parallel ranks exchange their positions within attention, and sum the losses of their tokens. What needs
     whole sequences elsewhere would compute another result from a part of each, without an error.
@@ -358,7 +357,6 @@ def context_parallel_excludes(
     recurrent = sorted({*attention_config} & {*RECURRENT})
     others = {
         f"attention_config ({listed(recurrent, 'and')})": ("attention_config", bool(recurrent)),
-        f"moe_num_experts ({moe_num_experts})": ("moe_num_experts", moe_num_experts > 1),
         f"optimizer.type ({optimizer__type})": ("optimizer.type", is_onebit(optimizer__type)),
         "compile_layers": ("compile_layers", compile_layers),
         "eval_tasks": ("eval_tasks", bool(eval_tasks)),

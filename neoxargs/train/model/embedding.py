@@ -97,7 +97,7 @@ class PositionEmbedding(nn.Module):
         positions = replace(self.positions, sequence=self.sequence)  # which scoring pauses
         # Only with the first tokens: those that generation adds later come after the prompt.
         if self.soft_prompt is not None and (self.cache is None or self.cache.positions is None):
-            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, positions.first(hidden_BSD.shape[1]))
+            hidden_BSD = soft_prompt.insert(self.soft_prompt, hidden_BSD, positions.runs(hidden_BSD.shape[1]))
         hidden_BSD = scale_by(hidden_BSD, self.token_multiplier)
         positions_BS = None if self.cache is None else self.cache.positions
         if starts_BS is not None and self.reset_positions:

@@ -39,26 +39,32 @@ class Assignments(NamedTuple):
     """(E): the number of pairs of each expert."""
 
 
-def assign(choice: Choice, count: int, capacity: int | None = None) -> Assignments:
-    """Sort a choice by expert. count: number of experts.
-
-    capacity: pairs that an expert processes; those with the lowest weights are left out. None: all.
-    """
+def assign(choice: Choice, count: int, kept: Tensor | None = None) -> Assignments:
+    """Sort a choice by expert. count: number of experts. kept: the pairs that count, (T, top_k); None: all."""
     experts_R, weights_R = choice.experts.flatten(), choice.weights.flatten()
-    counts_E = pairs_of_experts(experts_R, count)
-    if capacity is None:
-        # Stable: the pairs of an expert stay in the order of the tokens, so that results do not depend on the sort.
-        order_R = experts_R.argsort(stable=True)
-    else:
-        # Sorted by weight first and then, stably, by expert: each expert's pairs are in descending order of weight.
-        order_R = weights_R.detach().argsort(descending=True, stable=True)
-        order_R = order_R[experts_R[order_R].argsort(stable=True)]
-        # The place of each pair within its expert: 0 is the one with the highest weight.
-        first_E = counts_E.cumsum(0) - counts_E
-        place_R = torch.arange(len(order_R), device=order_R.device) - first_E[experts_R[order_R]]
-        order_R, counts_E = order_R[place_R < capacity], counts_E.clamp(max=capacity)
+    # Stable: the pairs of an expert stay in the order of the tokens, so that results do not depend on the sort.
+    order_R = experts_R.argsort(stable=True)
+    if kept is not None:
+        order_R = order_R[kept.flatten()[order_R]]
+        experts_R = experts_R[order_R]
     # Pairs are numbered token by token, `top_k` each.
-    return Assignments(order_R // choice.experts.shape[1], weights_R.index_select(0, order_R), counts_E)
+    tokens_R, weights_R = order_R // choice.experts.shape[1], weights_R.index_select(0, order_R)
+    return Assignments(tokens_R, weights_R, pairs_of_experts(experts_R, count))
+
+
+def within_capacity(choice: Choice, count: int, capacity: int) -> Tensor:
+    """Return which pairs are among the `capacity` with the highest weights of their expert, (T, top_k)."""
+    experts_R = choice.experts.flatten()
+    counts_E = pairs_of_experts(experts_R, count)
+    # Sorted by weight first and then, stably, by expert: each expert's pairs are in descending order of weight.
+    order_R = choice.weights.detach().flatten().argsort(descending=True, stable=True)
+    order_R = order_R[experts_R[order_R].argsort(stable=True)]
+    # The place of each pair within its expert: 0 is the one with the highest weight.
+    first_E = counts_E.cumsum(0) - counts_E
+    place_R = torch.arange(len(order_R), device=order_R.device) - first_E[experts_R[order_R]]
+    kept_R = torch.empty_like(order_R, dtype=torch.bool)
+    kept_R[order_R] = place_R < capacity
+    return kept_R.view_as(choice.experts)
 
 
 def pairs_of_experts(experts_R: Tensor, count: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -64,6 +65,12 @@ class Positions:
     def numbers(self, own: int, device: torch.device | None = None) -> Tensor:
         """Return this rank's positions, of which there are `own`: (1, own)."""
         return self.of(torch.arange(self.context.size * self.sequence.size * own, device=device).unsqueeze(0))
+
+    def runs(self, own: int) -> list[range]:
+        """Return this rank's positions, of which there are `own`, as ranges."""
+        numbers = self.numbers(own)[0]
+        bounds = [0, *(numbers.diff() != 1).nonzero().flatten().add(1).tolist(), own]
+        return [range(int(numbers[first]), int(numbers[last - 1]) + 1) for first, last in pairwise(bounds)]
 
     def first(self, own: int) -> int:
         """Return the first one of `own` positions in a row."""

@@ -2,7 +2,8 @@
 
 Ranks are numbered as in DeepSpeed's `PipeModelDataParallelTopology`: tensor innermost, then data, pipeline outermost.
 Expert parallelism divides the data axis in two: consecutive ranks hold different experts of a layer. So does context
-parallelism: consecutive ranks hold different positions of the same samples. All ranks of the data axis have the same
+parallelism: consecutive ranks hold different positions of the same samples. The two divisions are independent: ranks
+that divide experts have different tokens, of the same samples or of others. All ranks of the data axis have the same
 weights, whose gradients are summed over all of it.
 megatron-core's `parallel_state` numbers them alike, but makes 16 process groups for each rank. On GPUs, a group is an
 NCCL communicator, which all ranks of the run take part in creating.

@@ -26,7 +26,7 @@ from neoxargs.hosts.rank_env import number
 from neoxargs.hosts.rendezvous import unused_port
 from neoxargs.hosts.slurm import in_step
 from neoxargs.train.process import deepspeed_ops, loopback
-from neoxargs.train.process.mesh import TIMEOUT
+from neoxargs.train.process.mesh import TIMEOUT, Mesh
 
 #: Parameters of mallopt(3): maximum number of blocks allocated with mmap, and amount of free memory kept by malloc.
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
@@ -88,6 +88,11 @@ def set_seeds(seed: int, stream: int = 0) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def seed_by_place(seed: int, mesh: Mesh) -> None:
+    """Seed what dropout draws: alike on tensor parallel ranks, which have the same tokens, else differently."""
+    set_seeds(seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
 
 
 def set_numerics(config: Config) -> None:

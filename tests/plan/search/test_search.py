@@ -98,6 +98,9 @@ def test_experts_are_divided(middle: str, capsys: pytest.CaptureFixture[str]) ->
     assert all(sum(layout["shares"].values()) == pytest.approx(1) for layout in layouts)  # type: ignore[attr-defined]
     sizes = {layout["set"].get("moe_expert_parallel_size", 1) for layout in layouts}  # type: ignore[attr-defined]
     assert sizes == {1, 2, 4}
+    experts += ["context_parallel_size=2", "num_kv_heads=2", "attention_dropout=0", "model_parallel_size=1"]
+    layouts = found_by(options(middle, 4, overrides=experts, gpu_memory=80.0), capsys)["layouts"]
+    assert 4 in {layout["set"].get("moe_expert_parallel_size", 1) for layout in layouts}  # type: ignore[attr-defined]
 
 
 def test_context_parallel_ranks_are_kept_and_counted(middle: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,11 @@ def test_scaled_scores_need_a_softmax_in_fp32() -> None:
         '{attention_config: [[["mamba"], "all"]], num_attention_heads: 3}',
         "{num_unique_layers: 2, param_sharing_style: spaced}",
         '{num_kv_heads: 1, attention_config: [[["flash"], "all"]]}',
+        "{moe_num_experts: 8, moe_expert_parallel_size: 8, context_parallel_size: 2}",
+        "{moe_num_experts: 8, moe_expert_parallel_size: 4, context_parallel_size: 4, model_parallel_size: 2, "
+        "num_attention_heads: 8}",
+        "{context_parallel_style: ring, context_parallel_size: 2, soft_prompt_tuning: {enabled: true}, "
+        "attention_dropout: 0}",
     ],
 )
 def test_valid_combinations_in_a_model(text: str) -> None:

@@ -59,6 +59,7 @@ CASES = [
     "{attention_config: [[[rwkv], all]], dim_att: 66}",
     '{te_mha: true, attention_config: [[["global", "local"], "all"]]}',
     "{moe_num_experts: 6, moe_expert_parallel_size: 2, model_parallel_size: 2}",
+    "{moe_num_experts: 6, moe_expert_parallel_size: 3, context_parallel_size: 2}",
     "{moe_num_experts: 4, moe_expert_parallel_size: 2, zero_optimization: {stage: 2, contiguous_gradients: false}}",
     "{moe_num_experts: 4, moe_expert_parallel_size: 2, optimizer: {type: Muon, params: {lr: 0.001}}}",
     "{fp16: {enabled: true}, bf16: {enabled: true}}",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,25 +14,30 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
-from neoxargs.plan.time.communication import context_messages
+from neoxargs.plan.time.communication import context_messages, router_messages
+from neoxargs.train.coord_check import save_base_shapes
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.generation.paused import paused
+from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.model.experts import layer as experts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process import mesh, setup
+from tests.support.experts import BY_FOUR, BY_TWO
 from tests.support.layouts import BF16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES
 from tests.support.planted import FAULTS
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
-from tests.support.trials import Losses, Training, Trial, curves, staged, started
+from tests.support.trials import Losses, Training, Trial, curves, staged, started, train
 
 ByName = dict[str, Tensor]
 DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
@@ -57,6 +63,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "z loss": {"z_loss": 0.1},
     "side by side": {"gpt_j_residual": True, "pos_emb": "rotary"},
 }  # fmt: skip
+MOE: dict[str, Any] = {
+    "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_aux_loss_coeff": 0.5, "moe_z_loss_coeff": 0.1,
+}  # fmt: skip
+#: With experts, which context parallel ranks choose, balance and fill together.
+EXPERTS: dict[str, dict[str, Any]] = {
+    "experts": MOE | {"moe_normalize_expert_weights": True, "moe_num_shared_experts": 1},
+    "sinkhorn": MOE | {"moe_top_k": 1, "moe_router_type": "sinkhorn", "moe_expert_interval": 2},
+    "capacity": MOE | {"moe_token_dropping": True, "moe_min_capacity": 1, "moe_train_capacity_factor": 0.75},
+    "capacity beside a network": MOE
+    | {"moe_token_dropping": True, "moe_min_capacity": 1, "moe_type": "deepspeed", "gpt_j_residual": True},
+}
 #: Those that a ring computes.
 ROUND = {name: config for name, config in KINDS.items() if name not in ("rpe", "bigbird")}
 CP2, CP4 = (
@@ -64,6 +81,7 @@ CP2, CP4 = (
     {"context_parallel_size": 4, "context_parallel_style": "all_to_all"},
 )
 RING, HYBRID = {"context_parallel_style": "ring"}, {"context_parallel_style": "hybrid"}
+PROMPT = {"soft_prompt_tuning.enabled": True, "soft_prompt_tuning.num_tokens": 5}
 
 
 def unevenly(labels_BS: Tensor) -> Tensor:
@@ -80,10 +98,14 @@ def ranks_of(style: str) -> Ranks:
 
 def gradients(config: dict[str, Any], ranks: Ranks, micro_batch: MicroBatch) -> tuple[float, ByName]:
     torch.manual_seed(3)
-    model = randomised(GPT(small(**config), VOCABULARY, Weights(ranks=ranks), Shared()))
+    given = small(**config)
+    shared = Shared(losses=AddedLosses(experts.terms(given)))
+    model = randomised(GPT(given, VOCABULARY, Weights(ranks=ranks), shared))
     loss = model(**vars(micro_batch))
     loss.backward()
-    return loss.item(), {name: weight.grad for name, weight in named_weights(model).items()}
+    terms = shared.losses.means.over_ranks(mesh.Mesh(), torch.device("cpu"))
+    found = {name: weight.grad for name, weight in named_weights(model).items()}
+    return loss.item(), found | {name: torch.tensor(value) for name, value in terms.items()}
 
 
 def averaged(loss: float, found: ByName) -> tuple[float, ByName]:
@@ -97,7 +119,7 @@ def averaged(loss: float, found: ByName) -> tuple[float, ByName]:
 
 
 def largest_difference(one: tuple[float, ByName], other: tuple[float, ByName]) -> float:
-    """Of the losses and of each gradient, relative to its norm."""
+    """Of the losses, of what layers add to them, and of each gradient, relative to its norm."""
     assert one[1].keys() == other[1].keys()
     apart = [float((one[1][name] - x).norm() / x.norm().clamp(min=1e-3)) for name, x in other[1].items()]
     return max(abs(one[0] - other[0]) / abs(other[0]), *apart)
@@ -114,16 +136,21 @@ def both_ways(kinds: dict[str, dict[str, Any]], fault: str = "", style: str = "a
     return {name: largest_difference(here[name], alone[name]) for name in kinds}
 
 
+def bound(kind: str) -> float:
+    """The gradient of a bias of shares that sum to 1 is a small difference."""
+    return 1e-5 if kind == "capacity beside a network" else 2e-6
+
+
 @pytest.mark.shows("context-parallel-size")
 def test_two_ranks_have_the_gradients_of_one() -> None:
-    for rank in run_ranks(both_ways, 2, KINDS):
-        assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
+    for rank in run_ranks(both_ways, 2, KINDS | EXPERTS):
+        assert {name: value for name, value in rank.items() if not value < bound(name)} == {}
 
 
 @pytest.mark.slow
 def test_four_ranks_have_the_gradients_of_one() -> None:
-    for rank in run_ranks(both_ways, 4, KINDS):
-        assert {name: value for name, value in rank.items() if not value < 2e-6} == {}
+    for rank in run_ranks(both_ways, 4, KINDS | EXPERTS):
+        assert {name: value for name, value in rank.items() if not value < bound(name)} == {}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +159,7 @@ def test_four_ranks_have_the_gradients_of_one() -> None:
 @pytest.mark.shows("context_parallel_style")
 def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int, style: str) -> None:
     """Sums of exponentials are divided in another order; in double precision, attention agrees to 1e-13 (test_ring)."""
-    for rank in run_ranks(both_ways, ranks, ROUND, "", style):
+    for rank in run_ranks(both_ways, ranks, ROUND | EXPERTS | {"prompt": PROMPT}, "", style):
         assert {name: value for name, value in rank.items() if not value < 1.5e-5} == {}
 
 
@@ -141,14 +168,17 @@ def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int, style: str) -> No
     ("fault", "kind", "style", "ranks"),
     [
         ("positions_that_begin_in_each_shard", "learned", "ring", 2),
+        ("positions_that_begin_in_each_shard", "prompt", "ring", 2),
         ("a_loss_averaged_per_shard", "causal", "ring", 2),
         ("documents_that_begin_in_each_shard", "documents", "ring", 2),
         ("documents_that_begin_in_each_shard", "documents", "hybrid", 4),
         ("parts_of_another_rank", "causal", "hybrid", 4),
+        ("capacity_of_each_shard", "capacity", "hybrid", 4),
     ],
 )
 def test_a_fault_planted_in_a_ring_is_seen(fault: str, kind: str, style: str, ranks: int) -> None:
-    assert run_ranks(both_ways, ranks, {kind: KINDS[kind]}, fault, style)[0][kind] > 1e-3
+    given = (KINDS | EXPERTS | {"prompt": PROMPT | {"pos_emb": "rotary"}})[kind]
+    assert run_ranks(both_ways, ranks, {kind: given}, fault, style)[0][kind] > 1e-3
 
 
 @pytest.mark.slow
@@ -160,10 +190,14 @@ def test_a_fault_planted_in_a_ring_is_seen(fault: str, kind: str, style: str, ra
         ("a_loss_averaged_per_shard", "causal"),
         ("no_gradient_from_other_shards", "causal"),
         ("documents_that_begin_in_each_shard", "documents"),
+        ("router_losses_of_each_shard", "experts"),
+        ("expert_statistics_of_each_shard", "sinkhorn"),
+        ("experts_balanced_in_each_shard", "sinkhorn"),
+        ("capacity_of_each_shard", "capacity"),
     ],
 )
 def test_a_planted_fault_is_seen(fault: str, kind: str) -> None:
-    found = run_ranks(both_ways, 2, {kind: KINDS[kind]}, fault)[0]
+    found = run_ranks(both_ways, 2, {kind: (KINDS | EXPERTS)[kind]}, fault)[0]
     assert found[kind] > 1e-3
 
 
@@ -201,8 +235,20 @@ def sent() -> Iterator[list[int]]:
         sizes.extend(each.tensor.nbytes for each in operations if each.op is dist.isend)
         return send(operations)
 
-    send = dist.batch_isend_irecv
-    with patch.object(dist, "all_to_all_single", counted), patch.object(dist, "batch_isend_irecv", counted_sends):
+    def counted_sum(x: Tensor, *arguments: Any) -> Any:
+        sizes.append(x.nbytes)
+        return add(x, *arguments)
+
+    def counted_gather(shards: list[Tensor], *arguments: Any, **options: Any) -> Any:
+        sizes.append(sum(x.nbytes for x in shards))
+        return gather(shards, *arguments, **options)
+
+    send, add, gather = dist.batch_isend_irecv, dist.all_reduce, dist.all_gather
+    counting = {
+        "all_to_all_single": counted, "batch_isend_irecv": counted_sends, "all_reduce": counted_sum,
+        "all_gather": counted_gather,
+    }  # fmt: skip
+    with patch.multiple(dist, **counting):
         yield sizes
 
 
@@ -217,17 +263,21 @@ def exchanged(config: dict[str, Any], style: str) -> list[int]:
     ("style", "kind", "ranks"),
     [
         *((style, kind, 2) for style in ("all_to_all", "ring") for kind in ("causal", "one key")),
+        ("ring", "sinkhorn", 2),
+        ("all_to_all", "capacity", 2),
         pytest.param("hybrid", "grouped", 4, marks=pytest.mark.slow),
     ],
 )
 def test_the_messages_are_those_of_the_plan(style: str, kind: str, ranks: int) -> None:
+    given = (KINDS | EXPERTS)[kind]
     config = small(
-        **KINDS[kind], context_parallel_size=ranks, context_parallel_style=style, world_size=ranks,
+        **given, context_parallel_size=ranks, context_parallel_style=style, world_size=ranks,
         train_micro_batch_size_per_gpu=2, precision="fp32", gradient_accumulation_steps=1,
     )  # fmt: skip
     (stage,) = pipeline_stages(config, VOCABULARY.padded)
-    planned = sum(context_messages(ActivationSizes(config), stage), Counter())
-    for sizes in run_ranks(exchanged, ranks, KINDS[kind], style):
+    sizes_of = ActivationSizes(config)
+    planned = sum((*context_messages(sizes_of, stage), router_messages(sizes_of, stage)), Counter())
+    for sizes in run_ranks(exchanged, ranks, given, style):
         assert sorted(sizes) == sorted(size for (_, size), count in planned.items() for _ in range(count))
 
 
@@ -237,7 +287,6 @@ STEPS = 4
 ZERO1: dict[str, Any] = {"zero_optimization": {"stage": 1}}
 SHARDS = TENSOR | {"sequence_parallel": True}
 LORA = {"lora.rank": 4}
-PROMPT = {"soft_prompt_tuning.enabled": True, "soft_prompt_tuning.num_tokens": 5}
 OTHERS = {
     "by token": {"loss_average": "tokens"},
     "recomputed": RECOMPUTE,
@@ -249,6 +298,16 @@ OTHERS = {
 }
 
 
+#: Ranks -> the layouts of each kind with experts.
+BY_EXPERT: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"alone": {}},
+    2: {"cp2, ring": CP2 | RING, "cp2, ep2": CP2 | BY_TWO},
+    4: {
+        "cp4, ep2, ring": CP4 | BY_TWO | RING,
+        "cp2 x tp2, shards": CP2 | SHARDS,
+        "cp2 x pp2, ep2, recomputed": CP2 | TWO_STAGES | BY_TWO | RECOMPUTE,
+    },
+}
 #: Ranks -> the layouts of each kind.
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"alone": {}},
@@ -265,13 +324,18 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
 }
 
 
-def trials(world: int) -> dict[str, Trial]:
+def trials(world: int, base: str) -> dict[str, Trial]:
+    """base: a file of base shapes for muP."""
     found = {
         f"{kind}, {name}": Trial(config | layout)
         for kind, config in (KINDS | OTHERS).items()
         for name, layout in LAYOUTS[world].items()
-        if not ("ring" in name and kind in ("rpe", "bigbird", "prompt")) and not ("tp2" in name and kind == "one key")
+        if not ("ring" in name and kind in ("rpe", "bigbird")) and not ("tp2" in name and kind == "one key")
     }
+    wide = {"hidden_size": 64, "intermediate_size": 384, "use_mup": True, "base_shapes_file": base}
+    found |= {f"muP, {name}": Trial(wide | layout) for name, layout in LAYOUTS[world].items() if "cp4" not in name}
+    for kind in EXPERTS if world < 4 else ("experts",):
+        found |= {f"{kind}, {name}": Trial(EXPERTS[kind] | layout) for name, layout in BY_EXPERT[world].items()}
     if world == 1:
         found["bf16, alone"] = Trial({}, BF16)
     if world == 2:
@@ -279,6 +343,10 @@ def trials(world: int) -> dict[str, Trial]:
         found["learned, cp2, ZeRO-2"] = staged(2, CP2)
         found["bf16, cp2, buckets"] = Trial(CP2, BF16)
     if world == 4:
+        for stage, layout in {1: BY_TWO | CP2, 3: CP2 | RING}.items():
+            found[f"experts, cp2 x dp2, ZeRO-{stage}"] = staged(stage, EXPERTS["experts"] | layout)
+            found[f"muP, cp2 x dp2, ZeRO-{stage}"] = staged(stage, wide | CP2)
+        found["experts, cp2 x dp2, ep4, ZeRO-2"] = staged(2, EXPERTS["experts"] | CP2 | BY_FOUR)
         for kind in ("causal", "learned documents", "grouped", "alibi"):
             found[f"{kind}, cp2 x dp2, ZeRO-1"] = staged(1, KINDS[kind] | CP2)
             found[f"{kind}, cp2 x dp2, ZeRO-3"] = staged(3, KINDS[kind] | CP2)
@@ -299,8 +367,10 @@ def trials(world: int) -> dict[str, Trial]:
 
 
 @pytest.fixture(scope="module")
-def losses() -> dict[str, Losses]:
-    return curves({world: trials(world) for world in (1, 2, 4)}, STEPS)
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Losses]:
+    base = str(tmp_path_factory.mktemp("mup") / "base.yml")
+    save_base_shapes(small(base_shapes_file=base))
+    return curves({world: trials(world, base) for world in (1, 2, 4)}, STEPS)
 
 
 @pytest.mark.slow
@@ -386,15 +456,82 @@ def test_log_probabilities_of_labels(world: int) -> None:
         assert reported[0] == pytest.approx(alone, abs=2e-6), name
 
 
-def dropped() -> list[float]:
-    """What dropout leaves of this rank's shard of a hidden state."""
-    _, training = next(started({"": Trial({"hidden_dropout": 0.5} | CP2)}))
-    return torch.dropout(torch.ones(64), 0.5, train=training.engine.deepspeed.module.training).tolist()
+DROPOUT = {"hidden_dropout": 0.5, "attention_dropout": 0.5, "attn_logit_softcapping": 9.0, "moe_jitter_eps": 0.1, **MOE}
+IN_RING = {"attention_dropout": 0.0, **RING}
+RECOMPUTED: dict[str, dict[str, Any]] = {
+    "kept": {},
+    "each layer": RECOMPUTE,
+    "two layers": RECOMPUTE | {"checkpoint_num_layers": 2},
+    "selective": {"checkpoint_activations": "selective"},
+    "deepspeed": RECOMPUTE | {"deepspeed_activation_checkpointing": True},
+    "partitioned": RECOMPUTE | {"partition_activations": True},
+    "contiguous": RECOMPUTE | {"partition_activations": True, "contiguous_checkpointing": True},
+    "in main memory": RECOMPUTE | {"checkpoint_in_cpu": True},
+    "profiled": RECOMPUTE | {"profile_backward": True},
+}
 
 
-def test_context_ranks_draw_other_dropout_masks() -> None:
-    first, second = run_ranks(dropped, 2)
-    assert first != second
+def masks(trials: dict[str, Trial], fault: str = "") -> dict[str, list[Tensor]]:
+    """What this rank draws in a forward pass: masks of hidden states, of scores, and factors of the routers' input."""
+    if fault:
+        FAULTS[fault]()
+    found: dict[str, list[Tensor]] = {}
+    dropout, uniform = F.dropout, Tensor.uniform_
+    for name, training in started(trials):
+        drawn = found.setdefault(name, [])
+
+        def masked(x: Tensor, *arguments: Any, drawn: list[Tensor] = drawn) -> Tensor:
+            y = dropout(x, *arguments)
+            drawn.append(y != 0)
+            return y
+
+        def factors(x: Tensor, *bounds: float, drawn: list[Tensor] = drawn) -> Tensor:
+            drawn.append(uniform(x, *bounds).clone())
+            return x
+
+        tokens, labels = batch(2)
+        with patch.object(F, "dropout", masked), patch.object(Tensor, "uniform_", factors), torch.no_grad():
+            training.engine.deepspeed.module.train()(tokens, labels)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "the_same_dropout_in_all_shards"])
+def test_ranks_with_other_positions_draw_other_numbers(fault: str) -> None:
+    """And ranks with the same ones the same numbers. Ranks are numbered: tensor, then context."""
+    layouts = {"": CP2 | TENSOR, "ring": CP2 | TENSOR | IN_RING, "shards": CP2 | SHARDS}
+    ranks = run_ranks(masks, 4, {name: Trial(DROPOUT | layout) for name, layout in layouts.items()}, fault)
+    for name in layouts:
+        for drawn in zip(*(rank[name] for rank in ranks), strict=True):
+            alike = {(i, j) for i, j in combinations(range(4), 2) if torch.equal(drawn[i], drawn[j])}
+            of_scores = drawn[0].ndim == 4
+            if fault:
+                assert alike, name  # as many as possible
+            else:
+                assert alike == (set() if of_scores or name == "shards" else {(0, 1), (2, 3)}), name
+        assert {each.ndim for each in ranks[0][name]} == ({3} if name == "ring" else {3, 4})
+
+
+def recomputed(trials: dict[str, Trial], fault: str = "") -> dict[str, Losses]:
+    if fault:
+        FAULTS[fault]()
+    return train(trials, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "other_numbers_when_recomputed"])
+def test_recomputation_draws_the_same_numbers(fault: str) -> None:
+    layouts = {"": CP2 | TENSOR, "ring, ": CP2 | TENSOR | IN_RING}
+    # torch itself sees that tokens go to other experts.
+    names, config = (("kept", "each layer"), DROPOUT | {"moe_num_experts": 1}) if fault else (RECOMPUTED, DROPOUT)
+    trials = {
+        f"{style}{name}": Trial(config | layouts[style] | RECOMPUTED[name]) for style in layouts for name in names
+    }
+    found = run_ranks(recomputed, 4, trials, fault)[0]
+    for name, losses in found.items():
+        kept = found["ring, kept" if name.startswith("ring") else "kept"]
+        same = losses.train == pytest.approx(kept.train, rel=1e-6) and losses.norms == pytest.approx(kept.norms, rel=1e-5)
+        assert same == (not fault or name.endswith("kept")), name
 
 
 def saved(folder: str, trial: Trial) -> list[float]:

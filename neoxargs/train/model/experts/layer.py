@@ -5,7 +5,8 @@ with `enable_expert_tensor_parallelism` every expert's width. Both ways each ran
 of each token's output, so that a layer communicates as much as a dense one: one sum over the ranks.
 
 With `moe_expert_parallel_size`, data parallel ranks divide the experts of their tensor parallel rank among them. They
-have different tokens, which they send to each other (exchange.py).
+have different tokens, which they send to each other (exchange.py): of other samples, or with context parallelism of
+other positions.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ from neoxargs.facts.model import GATED, has_dense_network, layers_with_experts, 
 from neoxargs.train.model.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
 from neoxargs.train.model.mlp import FeedForward, feed_forward_activation
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.ops.dispatch import Assignments, RowsOfTokens, assign, capacity, grouped_product, part
+from neoxargs.train.ops.dispatch import (
+    Assignments,
+    Choice,
+    RowsOfTokens,
+    assign,
+    capacity,
+    grouped_product,
+    part,
+    within_capacity,
+)
 from neoxargs.train.parallel.communicate import (
     copy_to_ranks,
     enter_region,
+    gather_positions,
     gather_replicated,
     leave_region,
     register_gradient_sum,
@@ -39,6 +50,7 @@ class Experts(nn.Module):
         super().__init__()
         self.options = config.moe
         self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
+        self.positions = weights.ranks.positions
         self.partial, self.losses = partial, shared.losses
         method = initializer(config.init.init_method, config.init, config.shape)
         self.router = Router(self.options, config.shape.hidden_size, method, weights.at("router"))
@@ -55,15 +67,14 @@ class Experts(nn.Module):
         With sequence parallelism, S is a shard in x_BSD and the output.
         """
         logits_TE = self.router(x_BSD)
-        choice = choose(logits_TE, self.options, self.training)
+        choice = choose(logits_TE, self.options, self.training, self.positions.context)
         # Each rank has only some of the experts, so its gradient of x is a summand.
         whole_BSD = enter_region(x_BSD, self.tensor, self.sequence)
         tokens_TD = whole_BSD.flatten(0, -2)
         # Each rank's experts have gradients for the weights of their own outputs only.
         choice = choice._replace(weights=copy_to_ranks(choice.weights, self.tensor))
-        # From the tokens of one micro batch on one data parallel rank.
-        limit = capacity(self.options, len(tokens_TD), self.training)
-        assignments = part(assign(choice, self.options.moe_num_experts, limit), self.experts.local)
+        kept = self._within_capacity(choice, len(x_BSD))
+        assignments = part(assign(choice, self.options.moe_num_experts, kept), self.experts.local)
         y_BSD = self.experts(tokens_TD, assignments).view_as(whole_BSD)
         if self.shared is not None:
             # From x_BSD, not `whole_BSD`: its first layer gathers the sequence, or sums the gradient, itself.
@@ -75,7 +86,17 @@ class Experts(nn.Module):
         # recomputed.
         if not torch.is_grad_enabled():
             return y_BSD
-        return self.losses.add(y_BSD, added_losses(logits_TE, choice.experts, self.options))
+        return self.losses.add(y_BSD, added_losses(logits_TE, choice.experts, self.options, self.positions.context))
+
+    def _within_capacity(self, choice: Choice, samples: int) -> Tensor | None:
+        """Return which pairs their experts have room for, of the tokens of all ranks: (T, top_k); None: all."""
+        limit = capacity(self.options, len(choice.experts) * self.positions.context.size, self.training)
+        if limit is None:
+            return None
+        by_sample = (x.detach().unflatten(0, (samples, -1)) for x in choice)
+        of_all = Choice(*(gather_positions(x, self.positions).flatten(0, 1) for x in by_sample))
+        kept = within_capacity(of_all, self.options.moe_num_experts, limit)
+        return self.positions.of(kept.unflatten(0, (samples, -1))).flatten(0, 1)
 
 
 class Networks(nn.Module):

@@ -7,6 +7,7 @@ prompt hold token 0, whose embedding the prompt replaces, and have no labels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -35,11 +36,14 @@ def prompt(options: SoftPrompt, hidden_size: int, weights: Weights) -> nn.Parame
     return weights.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform)
 
 
-def insert(prompt_SD: Tensor, hidden_BSD: Tensor, first: int) -> Tensor:
-    """Replace the embeddings at the positions of the prompt. hidden_BSD: of the positions from `first` on."""
-    own_SD = prompt_SD[first : first + hidden_BSD.shape[1]].to(hidden_BSD.dtype)
+def insert(prompt_SD: Tensor, hidden_BSD: Tensor, runs: Sequence[range]) -> Tensor:
+    """Replace the embeddings at the positions of the prompt. runs: the positions of hidden_BSD."""
+    pieces: list[Tensor] = []
+    for run, piece_BSD in zip(runs, hidden_BSD.split([len(run) for run in runs], dim=1), strict=True):
+        own_SD = prompt_SD[run.start : run.stop].to(hidden_BSD.dtype)
+        pieces += own_SD.expand(len(hidden_BSD), -1, -1), piece_BSD[:, len(own_SD) :]
     # Also if none of the positions is the prompt's: every sequence parallel rank takes part in the backward pass.
-    return torch.cat((own_SD.expand(len(hidden_BSD), -1, -1), hidden_BSD[:, len(own_SD) :]), dim=1)
+    return torch.cat(pieces, dim=1)
 
 
 def make_room(batch: MicroBatch, count: int) -> MicroBatch:

@@ -96,7 +96,7 @@ def test_assignments_are_sorted_by_expert() -> None:
 
 def test_capacity_keeps_the_highest_weights() -> None:
     choice = Choice(torch.tensor([[0], [0], [1], [0]]), torch.tensor([[0.5], [0.9], [0.7], [0.6]]))
-    tokens, weights, counts = dispatch.assign(choice, 2, capacity=2)
+    tokens, weights, counts = dispatch.assign(choice, 2, dispatch.within_capacity(choice, 2, capacity=2))
     assert (tokens.tolist(), counts.tolist()) == ([1, 3, 2], [2, 1])
     assert weights.tolist() == pytest.approx([0.9, 0.6, 0.7])
     given = options(moe_token_dropping=True, moe_train_capacity_factor=1.25, moe_eval_capacity_factor=2.0)
