@@ -5,7 +5,7 @@ as in the model's operations per token (`facts/model.py`). What differs from tho
 the scores again in its backward pass, five products instead of four (Dao et al. 2022, arXiv:2205.14135), and
 recomputation repeats the forward pass of the layers, but not of the output layer, whose gradients the forward pass
 computes (`train/losses/cross_entropy.py`). A ring computes only pairs of chunks that see each other, 2n + 1 of each
-rank's 4n with n ranks and without windows, and in its backward pass also the output of each pair, seven products
+rank's 4n with n ranks in it and without windows, and in its backward pass also the output of each pair, seven products
 (`train/ops/ring.py`).
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
-from neoxargs.facts.context import uses_ring
 from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.model import matrices_of_layer, mlp_width
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
@@ -55,8 +54,8 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     last = 2 * sizes.tokens * hidden * mlp_width(config.shape, config.mlp) // tensor
     unfused = 0.0 if config.precision.precision == "fp32" else share_unfused(config)
     products = 5 - unfused  # of a backward pass: four where the scores are stored
-    if uses_ring(config):
-        attention, products = attention * (2 * sizes.context + 1) // (4 * sizes.context), 7
+    if (ring := sizes.context // sizes.other_heads) > 1:
+        attention, products = attention * (2 * ring + 1) // (4 * ring), 7
     return Operations(
         linear=(times + 2) * layers * linear - (groups * last if skips_last else 0),
         attention=times * with_attention * attention + round(with_attention * attention * products / 2),  # two products

@@ -76,6 +76,7 @@ CONTEXT = {
         ("all_to_all", "cp4 x tp2", "tp8", ["context_parallel_size=4", "model_parallel_size=2"]),
         ("ring", "cp4", "zero1", ["context_parallel_size=4"]),
         ("ring", "cp2 x tp2-pp2", "tp2-pp2", ["context_parallel_size=2"]),
+        ("hybrid", "cp8 x tp2", "tp8", ["context_parallel_size=8", "model_parallel_size=2"]),
     )
 }
 PAGE = ROOT / "docs" / "plan-against-trace.md"
@@ -289,7 +290,7 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
     # not those of a single number: the mean loss, once in a step
     counted = (each for each in recorder.messages if each.floats and each.size > SINGLE)
     messages = [message for message in counted if message.operator != "broadcast"]
-    ring = mesh.context.group.group_name if mesh.context.group else ""
+    ring = mesh.context_ring.group.group_name if mesh.context_ring.group else ""
     one_way = [message for message in messages if message.operator in ("send", "recv")]
     between = [message for message in one_way if message.group != ring]
     # around a ring, each rank receives what another one sends

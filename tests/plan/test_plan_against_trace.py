@@ -75,6 +75,14 @@ def test_the_plan_agrees_with_context_and_tensor_parallelism(bench: Any, style: 
         assert row.agrees, bench._in_words(row)
 
 
+def test_the_plan_agrees_with_a_product_of_both_styles(bench: Any) -> None:
+    rotated = ["num_kv_heads=2", "pos_emb=rotary", "rotary_pct=1", "attention_dropout=0"]
+    sets = ["context_parallel_size=4", "context_parallel_style=hybrid", *rotated]
+    [row] = bench.compare("gpt-2-small", "data-parallel", [KEPT, *sets])
+    assert row.memory_error == pytest.approx(0, abs=0.01)
+    assert row.agrees and {operator for operator, _ in row.traced.tensor} == {"all_to_all", "send"}
+
+
 def test_keys_that_a_rank_of_a_ring_keeps_are_seen(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_on, kept = ring._pass_on, []
 

@@ -38,7 +38,7 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     shape = config.shape
     queries, keys = _queries_and_keys(sizes)
     group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
-    stored = queries + 2 * keys + queries + (queries if sizes.context > 1 and not uses_ring(config) else 0)
+    stored = queries + 2 * keys + queries + (queries if sizes.other_heads > 1 else 0)
     rotary, normed = config.embedding.pos_emb == "rotary", bool(head_norms(config.norm))
     if not selective:
         stored += queries + keys if normed or (rotary and sizes.assumed.projection_kept) else 0

@@ -180,7 +180,7 @@ class SelfAttention(nn.Module):
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]
-        if self.ring:  # the same for all layers
+        if self.ring.size > 1:  # the same for all layers
             source = positions if starts_BS is None else starts_BS
             key = ("own angles", rotation.name)
             return self.masks.tables.derived(key, source, lambda: (cosine[positions], sine[positions]))
