@@ -13,6 +13,11 @@ from neoxargs.facts.attention import CAUSAL
 AUTO, ALL_TO_ALL, RING, HYBRID = "auto", "all_to_all", "ring", "hybrid"
 #: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
 BACKENDS = ("auto", "flex")
+#: What a ring can compute instead, by the parameter that asks for something else.
+IN_A_RING = {
+    "attention_dropout": "0", "pos_emb": "rotary", "attention_backend": "auto",
+    "attention_config": '[[["global"], "all"]]',
+}  # fmt: skip
 
 
 def missing_in_ring(get: Callable[[str], Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
-from neoxargs.facts.context import AUTO, HYBRID, RING, missing_in_ring, parts_of_sequence
+from neoxargs.facts.context import AUTO, HYBRID, IN_A_RING, RING, missing_in_ring, parts_of_sequence
 from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.facts.optimizers import is_onebit
@@ -324,10 +324,15 @@ def context_ranks_can_compute_attention(
     }  # fmt: skip
     missing, about = missing_in_ring(asked.__getitem__), ["context_parallel_size", "context_parallel_style"]
     names = list(dict.fromkeys(missing.values()))
+    others = listed([f"{name} to {IN_A_RING[name]}" for name in names], "and")
     ring = context_parallel_style in {RING, HYBRID}
     if ring and missing:
         what = f"context_parallel_style ({context_parallel_style}) cannot compute {listed([*missing], 'and')}"
-        advice = f"set context_parallel_style: all_to_all, or remove {listed(names, 'and')}"
+        advice = (
+            f"set {others}"
+            if heads % context_parallel_size
+            else f"set context_parallel_style to all_to_all, or {others}"
+        )
         return refuse(what, advice, about=[*about, *names])
     if ring or (context_parallel_style == AUTO and not missing):
         return None
@@ -335,8 +340,7 @@ def context_ranks_can_compute_attention(
     finding = divisible_by(name, heads, "context_parallel_size", context_parallel_size)
     if finding is None:
         return None
-    without = f" and remove {listed(names, 'and')}" if names else ""
-    advice = f"{finding.advice}, or context_parallel_style to ring{without}"
+    advice = f"{finding.advice}, or context_parallel_style to ring{f' and {others}' if others else ''}"
     return replace(finding, advice=advice, about=(*about, "num_attention_heads"))
 
 
