@@ -9,7 +9,7 @@ modules one after the other, with the weights without decay (norms and biases) i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import prod
@@ -312,6 +312,17 @@ def _cut(vector: _Vector, state: str, start: int, length: int) -> Iterator[Part]
                 raise NotUsable(f"the state {state} is missing or has fewer elements than the weights")
             yield Part(tensor, first - before, end - first)
         before += master.numel
+
+
+def within(parts: Iterable[Part], start: int, end: int) -> list[Part]:
+    """Return what parts that follow one another have of the elements from `start` to `end`."""
+    found, before = [], 0
+    for part in parts:
+        first, last = max(start, before), min(end, before + part.length)
+        if first < last:
+            found.append(Part(part.tensor, part.start + first - before, last - first))
+        before += part.length
+    return found
 
 
 class _Orders:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from neoxargs.train.parallel.layers import TensorShard
@@ -64,6 +65,29 @@ def common(theirs: Slice, ours: Slice, rows: range) -> Iterator[tuple[Interval, 
     intervals = [list(_overlaps(theirs.spans(dimension), ours.spans(dimension))) for dimension in range(len(ours.full))]
     intervals[0] = list(_within(intervals[0], rows))
     return product(*intervals)
+
+
+def put_together(
+    parts: Iterable[tuple[Slice, Callable[[range], Tensor]]], own: Slice, rows: range, dtype: torch.dtype
+) -> Tensor:
+    """Return rows of a slice of a weight from other slices of it, of which nothing else is read.
+
+    parts: those slices, each with what returns rows of it. dtype: of the zeros where no part has a row.
+    """
+    found, shape = None, [len(rows), *own.shape[1:]]
+    for theirs, read in parts:
+        for first, *others in common(theirs, own, rows):
+            source = read(range(first.theirs, first.theirs + first.length))
+            for dimension, interval in enumerate(others, 1):
+                source = source.narrow(dimension, interval.theirs, interval.length)
+            if list(source.shape) == shape:
+                return source
+            found = torch.zeros(shape, dtype=source.dtype) if found is None else found
+            target = found
+            for dimension, interval in enumerate((first, *others)):
+                target = target.narrow(dimension, interval.ours, interval.length)
+            target.copy_(source)
+    return torch.zeros(shape, dtype=dtype) if found is None else found
 
 
 def _overlaps(theirs: list[tuple[int, int]], ours: list[tuple[int, int]]) -> Iterator[Interval]:

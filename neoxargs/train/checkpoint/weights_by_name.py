@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -19,7 +20,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.registry import REGISTRY
 from neoxargs.train.checkpoint.inventory import Inventory
-from neoxargs.train.checkpoint.slices import Slice, common
+from neoxargs.train.checkpoint.slices import Slice, put_together
 from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.optimizer_layout import Piece
 from neoxargs.train.parallel.layers import TensorShard
@@ -192,24 +193,15 @@ class SavedWeights:
 
         rows: those of the slice, not of the full weight. Rows that the checkpoint does not have are zero.
         """
-        found, shape = None, [len(rows), *own.shape[1:]]
         master = kind.master and kind.unless != self.dtype
         theirs = self.shape(name) or [1]
-        for part in self.slices[name].values():
-            for first, *others in common(Slice(theirs, [*filter(None, part.shards)]), own, rows):
-                source = self._read(part, range(first.theirs, first.theirs + first.length), kind.state, master)
-                for dimension, interval in enumerate(others, 1):
-                    source = source.narrow(dimension, interval.theirs, interval.length)
-                if list(source.shape) == shape:
-                    return source
-                found = torch.zeros(shape, dtype=source.dtype) if found is None else found
-                target = found
-                for dimension, interval in enumerate((first, *others)):
-                    target = target.narrow(dimension, interval.ours, interval.length)
-                target.copy_(source)
-        return torch.zeros(shape, dtype=self.dtype) if found is None else found
+        parts = (
+            (Slice(theirs, [*filter(None, part.shards)]), partial(self._read, part, kind.state, master))
+            for part in self.slices[name].values()
+        )
+        return put_together(parts, own, rows, self.dtype)
 
-    def _read(self, part: SavedSlice, rows: range, state: str, master: bool) -> Tensor:
+    def _read(self, part: SavedSlice, state: str, master: bool, rows: range) -> Tensor:
         """Return rows of a saved slice: a view of a file, if one file has them."""
         shape = [len(rows), *part.shape[1:]]
         width = prod(shape[1:])

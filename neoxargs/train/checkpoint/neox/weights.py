@@ -6,7 +6,7 @@ One full tensor is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any
 
@@ -24,11 +24,12 @@ from neoxargs.files.neox_checkpoint.optimizer import (
     OptimizerState,
     Part,
     restorable_state,
+    within,
 )
 from neoxargs.files.neox_checkpoint.weights import Found, locate, used_weights
 from neoxargs.train.checkpoint.neox.head_order import join_heads
 from neoxargs.train.checkpoint.neox.tensors import read_parts, read_tensor
-from neoxargs.train.checkpoint.slices import Slice, with_rows
+from neoxargs.train.checkpoint.slices import Slice, put_together, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Kind
 from neoxargs.train.parallel.layers import TensorShard, join_slices, rank_slice
 
@@ -122,15 +123,49 @@ class NeoxWeights:
 
         master: return the optimizer's fp32 weight, if there is one, instead of the model's.
         """
-        found = self.slices[name]
-        parts = self.optimizer.states[state] if state else self.optimizer.masters if master else {}
-        return self._join(name, found, parts, summed=not state)
+        return self._join(name, self.slices[name], self._parts(state, master), summed=not state)
+
+    def _parts(self, state: str, master: bool) -> dict[Any, list[Part]]:
+        """Return where the optimizer's tensors are; empty for the model's weights."""
+        return self.optimizer.states[state] if state else self.optimizer.masters if master else {}
+
+    def _shard(self, name: str, found: Found) -> TensorShard | None:
+        """Return how tensor parallel ranks divide a weight; None if their tensors are not slices of it."""
+        heads, groups = self.config.shape.num_attention_heads, self.config.shape.num_kv_heads
+        halves = halves_of(self.config, name)
+        as_they_are = {
+            "rows": True,
+            "columns": True,
+            "gate first": halves == 1,
+            "heads": heads == groups and self.order.order != "concatenated",
+        }
+        if len(found.names) > 1 or not as_they_are.get(found.cut):
+            return None
+        return TensorShard(1 if found.cut == "columns" else 0, halves, 0, len(found.tensors[0]))
+
+    def _read(self, found: Found, rank: int, parts: dict[Any, list[Part]], rows: range) -> Tensor:
+        """Return rows of a rank's tensor, and read nothing else."""
+        ref = found.tensors[0][rank]
+        flat = parts.get((rank, found.layer, found.names[0])) or ([Part(ref, 0, ref.numel)] * ref.is_contiguous)
+        if not flat:
+            return read_tensor(ref)[rows.start : rows.stop]
+        width = prod(ref.shape[1:])
+        return read_parts(within(flat, rows.start * width, rows.stop * width)).view(len(rows), *ref.shape[1:])
 
     def rows(self, name: str, own: Slice, rows: range, kind: Kind) -> Tensor:
-        """Return rows of a rank's slice; see `SavedWeights.rows`. Reads the full weight.
+        """Return rows of a rank's slice; see `SavedWeights.rows`. Reads the full weight where its rows are in another
+        order, or all tensor parallel ranks have it.
 
         `kind.unless` is not used: a weight that several tensor parallel ranks have may not be the rounded mean.
         """
+        found = self.slices[name]
+        if shard := self._shard(name, found):
+            parts = self._parts(kind.state, kind.master)
+            slices = (
+                (Slice(self.shape(name), [shard._replace(rank=rank)]), partial(self._read, found, rank, parts))
+                for rank in range(shard.size)
+            )
+            return put_together(slices, own, rows, self.dtype)
         full = with_rows(self.full_tensor(name, kind.state, kind.master), own.full[0])
         return reduce(rank_slice, own.shards, full)[rows.start : rows.stop]
 

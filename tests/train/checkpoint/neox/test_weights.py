@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ from torch import Tensor
 from neoxargs.base.problems import Problems
 from neoxargs.config.config import Config
 from neoxargs.files.neox_checkpoint.contents import Contents
+from neoxargs.train.checkpoint.neox import tensors as reading
 from neoxargs.train.checkpoint.neox.loading import weights_of
-from neoxargs.train.checkpoint.neox.weights import NeoxWeights
+from neoxargs.train.checkpoint.neox.weights import NeoxWeights, halves_of
+from neoxargs.train.checkpoint.slices import Slice
+from neoxargs.train.checkpoint.weights_by_name import Kind
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Weights
+from neoxargs.train.parallel.layers import TensorShard, Weights, rank_slice
 from tests.support.neox_files import Run, run_of, write
 from tests.support.refused import refused
 from tests.support.small_gpt import VOCABULARY, randomised, small
@@ -78,6 +83,52 @@ def test_every_weight_and_state_is_found(tmp_path: Path, name: str, layout: str,
         for state, tensors in run.moments.items():
             assert torch.equal(found.full_tensor(key, state), tensors[key]), (key, state)
     assert found.common["iteration"] == 3 and found.common["consumed_samples"] == 24
+
+
+def cut(name: str, found: NeoxWeights, rank: int, ranks: int) -> Slice:
+    """A rank's slice in another layout."""
+    dimension = 1 if name.endswith(("dense.weight", "4h_to_h.weight")) else 0
+    whole = len(found.shape(name)) == 1 and "h_to_4h" not in name and "query" not in name
+    parts = halves_of(found.config, name)
+    return Slice(found.shape(name), [] if whole else [TensorShard(dimension, parts, rank, ranks)])
+
+
+@pytest.mark.parametrize("optimizer", ["fp32", "zero1", "bf16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_rank_reads_the_rows_that_it_holds(tmp_path: Path, name: str, optimizer: str) -> None:
+    data = 1 if optimizer == "fp32" else 3
+    config, run, folder = written(tmp_path, name, optimizer=optimizer, data=data, tensor=2, pipe=2)
+    found = read(folder.parent, config)
+    for ranks, key in product((1, 2, 4), run.weights):
+        own = cut(key, found, ranks - 1, ranks)
+        if ranks == 4 and "query" in key and name == "llama":
+            continue  # fewer key and value heads
+        for kind in (Kind(), Kind(master=True), Kind("exp_avg")):
+            expected = reduce(rank_slice, own.shards, found.full_tensor(key, kind.state, kind.master))
+            rows = range(len(expected) // 3, len(expected))
+            assert torch.equal(found.rows(key, own, rows, kind), expected[rows.start :]), (key, kind)
+
+
+@pytest.mark.parametrize(("fault", "share"), [(False, 1.0), (True, 2.0)])
+def test_a_rank_of_the_same_layout_reads_its_own_tensors_only(
+    tmp_path: Path, fault: bool, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a Pythia; what all ranks have is compared, and read of all."""
+    config, run, folder = written(tmp_path, "pythia", tensor=2)
+    found = read(folder.parent, config)
+    sizes: list[int] = []
+    really = reading._elements
+    monkeypatch.setattr(
+        reading, "_elements", lambda ref, start, count: sizes.append(count) or really(ref, start, count)
+    )
+    if fault:
+        monkeypatch.setattr(NeoxWeights, "_shard", lambda self, name, found: None)
+    owned = 0
+    for key in run.weights:
+        own = cut(key, found, 1, 2)
+        if own.shards:
+            owned += found.rows(key, own, range(own.shape[0]), Kind()).numel()
+    assert sum(sizes) == share * owned
 
 
 TRANSFORMER_ENGINE: dict[str, Any] = {
