@@ -451,12 +451,13 @@ def test_log_probabilities_of_labels(world: int) -> None:
     trials = {"cp": Trial(CP2), "ring": Trial(CP2 | RING), "shards": Trial(SHARDS)}
     if world == 4:
         trials = {"cp x tp, shards": Trial(CP2 | SHARDS), "cp x pp": Trial(CP2 | TWO_STAGES)}
-    alone = run_ranks(scored, 1, {"": Trial()})[0][""]
+        trials |= {"grouped, hybrid": Trial(KINDS["grouped"] | CP4 | HYBRID)}
+    alone = run_ranks(scored, 1, {"": Trial(), "grouped": Trial(KINDS["grouped"])})[0]
     ranks = run_ranks(scored, world, trials)
     for name in trials:
         reported = [rank[name] for rank in ranks if rank[name]]
         assert len(reported) == 1
-        assert reported[0] == pytest.approx(alone, abs=2e-6), name
+        assert reported[0] == pytest.approx(alone["grouped" if "grouped" in name else ""], abs=2e-6), name
 
 
 DROPOUT = {"hidden_dropout": 0.5, "attention_dropout": 0.5, "attn_logit_softcapping": 9.0, "moe_jitter_eps": 0.1, **MOE}
