@@ -183,6 +183,8 @@ SEVERAL: dict[str, dict[str, Any]] = {
     | {"sliding_window_width": 50, "attn_logit_softcapping": 50, "num_kv_heads": 2},
     "cp4, ring": BF16 | RING | {"context_parallel_size": 4},
     "cp4, hybrid": BF16 | RING | {"context_parallel_size": 4, "context_parallel_style": "hybrid", "num_kv_heads": 2},
+    "fp32, cp2, mamba": CONTEXT | {"attention_config": ["mamba", "global"] * 2},
+    "fp32, cp2, ring, rwkv, documents": RING | DOCUMENTS | {"attention_config": ["rwkv", "global"] * 2},
     "compiled layers, ZeRO-1": BF16 | _zero(1, **BUCKETS) | {"compile_layers": True},
     "compiled layers, tp2, sequence parallel": BF16 | _tensor(2) | SEQUENCE | {"compile_layers": True},
 }

@@ -9,6 +9,7 @@ from typing import Any
 from neoxargs.base.problems import Problem
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import CAUSAL
+from neoxargs.facts.layer_kinds import RECURRENT
 
 AUTO, ALL_TO_ALL, RING, HYBRID = "auto", "all_to_all", "ring", "hybrid"
 #: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
@@ -24,7 +25,7 @@ def missing_in_ring(get: Callable[[str], Any]) -> dict[str, str]:
     """Return what attention in a ring cannot compute of a configuration -> the parameter that asks for it."""
     dropout, pos_emb, backend = (get(name) for name in ("attention_dropout", "pos_emb", "attention_backend"))
     kinds = get("attention_config")
-    sparse = sorted({*kinds} - {*CAUSAL}) if isinstance(kinds, list | tuple) else []
+    sparse = sorted({*kinds} - {*CAUSAL, *RECURRENT}) if isinstance(kinds, list | tuple) else []
     asked = {
         f"attention_dropout ({dropout})": dropout,
         f"pos_emb ({pos_emb})": pos_emb == "rpe",
@@ -53,6 +54,8 @@ def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
 def _chosen(get: Callable[[str], Any]) -> tuple[str, str]:
     ranks, sharing = get("context_parallel_size"), _sharing(get)
     heads, keys = _heads(get, "num_attention_heads"), _heads(get, "num_kv_heads")
+    if all(kind in RECURRENT for kind in get("attention_config")):
+        return ALL_TO_ALL, "no layer has attention"
     if heads % ranks == 0:  # a ring computes attention once more in the backward pass
         return ALL_TO_ALL, f"{ranks} ranks divide {heads} heads"
     if missing := missing_in_ring(get):
@@ -80,6 +83,15 @@ def parts_of_sequence(style: str, context: int, tensor: int) -> dict[str, int]:
     chunks = 2 if context > 1 and style != ALL_TO_ALL else 1  # auto may be a ring, of which each rank has two chunks
     parts = {"2": chunks, "context_parallel_size": context, "model_parallel_size": tensor}
     return {name: number for name, number in parts.items() if number > 1}
+
+
+def rows_of_rank(ranks: int, sharing: int) -> int:
+    """Return the parts of equal length, each of consecutive positions, that a context parallel rank has of a sequence.
+
+    sharing: the ranks that divide two chunks of a ring. Of an odd number, one has the end of one and the beginning of
+    the other.
+    """
+    return 1 if ranks == sharing or sharing % 2 == 0 else 2
 
 
 def undivided_evaluation(config: Config) -> Iterator[Problem]:

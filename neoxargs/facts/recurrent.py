@@ -40,12 +40,14 @@ class Recurrence(NamedTuple):
         return sum(tensor.numel for tensor in self.tensors(config) if not tensor.multiplies)
 
 
-def excludes_kernels(config: Config) -> str:
-    """Return why no kernel of another package can compute recurrent layers; "" if one can."""
+def excludes_kernels(config: Config, parameter: str) -> str:
+    """Return why the kernel of another package that a parameter asks for cannot compute a layer; "" if it can."""
     if config.training.deterministic:
         return "it adds gradients in any order, which deterministic excludes"
     if masks_documents(config.data):
         return "it cannot begin a document anew"
     if config.zero_optimization.stage == 3:
         return "ZeRO stage 3 divides the weights that it reads"
+    if config.parallel.context_parallel_size > 1 and parameter == "mamba_selective_scan_fusion":
+        return "it computes no gradient of the last state, which goes to another rank"
     return ""

@@ -24,10 +24,11 @@ class Parallel(Group, origin="Meg", effect="layout"):
         1, ours=True, megatron="context-parallel-size", aliases="sequence_parallel_size"
     )
     """Number of ranks among which each sequence is divided: each computes the layers for its part of the positions.
-    `context_parallel_style` says how attention sees the others. For sequences whose activations do not fit on one rank.
-    The results are the same. Twice this number must divide `seq_length`, as in Megatron-LM; with
-    `context_parallel_style: all_to_all`, this number. `sequence_parallel_size` is DeepSpeed's name. Not
-    the same as `sequence_parallel`, which divides activations among the tensor parallel ranks."""
+    `context_parallel_style` says how attention sees the others; Mamba and RWKV layers pass their states on. For
+    sequences whose activations do not fit on one rank. The results are the same. Twice this number must divide
+    `seq_length`, as in Megatron-LM; with `context_parallel_style: all_to_all`, this number.
+    `sequence_parallel_size` is DeepSpeed's name. Not the same as `sequence_parallel`, which divides activations
+    among the tensor parallel ranks."""
 
     context_parallel_style: Literal["auto", "all_to_all", "ring", "hybrid"] = param("auto", ours=True)
     """How context parallel ranks compute attention. `all_to_all` (DeepSpeed-Ulysses): each has all positions and a part

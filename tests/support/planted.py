@@ -320,6 +320,67 @@ def parts_of_another_rank() -> None:
     Positions.of = of
 
 
+def no_state_of_the_chunk_before() -> None:
+    from neoxargs.train.ops import scan, wkv
+
+    scan.carried = wkv.carried = lambda ends, decays, own: torch.zeros_like(ends)
+
+
+def no_inputs_of_the_chunk_before() -> None:
+    from neoxargs.train.model.blocks import mamba, rwkv
+
+    def none(x: Tensor, count: int, own: Any) -> Tensor:
+        return x.new_zeros(len(x), count, *x.shape[2:])
+
+    mamba.inputs_before = rwkv.inputs_before = none
+
+
+def no_gradient_of_the_state_before() -> None:
+    from neoxargs.train.parallel import carried
+
+    right: Any = carried.apply
+
+    def apply(function: Any, *inputs: Any) -> Any:
+        first, *rest = inputs
+        return right(function, first.detach() if function is carried._Carried else first, *rest)
+
+    carried.apply = apply
+
+
+def states_of_other_documents() -> None:
+    """Tokens of a document that begins within a chunk read the state before that chunk."""
+    from neoxargs.train.ops import scan, wkv
+
+    of_scan, of_wkv = scan._effect, wkv._effect
+    scan._effect = lambda resets, *tensors: of_scan(None, *tensors)
+    wkv._effect = lambda fresh, *tensors: of_wkv(torch.zeros_like(fresh), *tensors)
+
+
+def documents_that_go_on_across_borders() -> None:
+    """A document that begins at the first token of a chunk reads the chunk before."""
+    from neoxargs.train.model.blocks import mamba, rwkv
+
+    right = rwkv.starts_in_rows
+
+    def starts(starts_BS: Tensor, own: Any) -> Tensor:
+        found = right(starts_BS, own)
+        return found.masked_fill(found == 0, -1)
+
+    mamba.starts_in_rows = rwkv.starts_in_rows = starts
+
+
+def states_in_the_order_of_ranks() -> None:
+    from neoxargs.train.parallel import carried
+    from neoxargs.train.parallel.positions import Positions
+
+    class Unordered(Positions):
+        def in_order(self, x: Tensor) -> Tensor:
+            return x
+
+    right: Any = carried._of_all_chunks
+    carried._of_all_chunks = lambda x, own: right(x, Unordered(own.context, own.sequence, own.ring))
+
+
 def _halved(gradients: Any) -> Any:
     first, *rest = gradients
     return first * 0.5, *rest
@@ -337,6 +398,8 @@ FAULTS = {
         parts_of_another_rank,
         router_losses_of_each_shard, expert_statistics_of_each_shard, experts_balanced_in_each_shard,
         capacity_of_each_shard, the_same_dropout_in_all_shards, other_numbers_when_recomputed,
+        no_state_of_the_chunk_before, no_inputs_of_the_chunk_before, no_gradient_of_the_state_before,
+        states_of_other_documents, documents_that_go_on_across_borders, states_in_the_order_of_ranks,
     )
 }  # fmt: skip
 

@@ -51,11 +51,18 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Tensor | None = None, acti
 
 
 def chunk_rwkv6(
-    r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, scale: float | None = None
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    u: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """r, k, v, w: (batch, length, heads, width); w is the logarithm of the decays. u: (heads, width)."""
     scale = r.shape[-1] ** -0.5 if scale is None else scale
-    assert r.dtype == k.dtype == v.dtype and bool((w <= 0).all())
+    assert r.dtype == k.dtype == v.dtype and bool((w <= 0).all()) and initial_state is None
     calls["chunk_rwkv6"] += 1
     state, outputs = r.new_zeros(len(r), *u.shape, v.shape[-1], dtype=torch.float32), []
     for t in range(r.shape[1]):
@@ -63,7 +70,7 @@ def chunk_rwkv6(
         read = state + u.float()[..., None] * new
         outputs.append((scale * r[:, t, ..., None].float() * read).sum(-2))
         state = w[:, t, ..., None].float().exp() * state + new
-    return torch.stack(outputs, 1).to(v.dtype), None
+    return torch.stack(outputs, 1).to(v.dtype), state if output_final_state else None
 
 
 def install() -> None:

@@ -8,7 +8,7 @@ from math import gcd
 
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_micro_batch
-from neoxargs.facts.context import ranks_with_other_heads
+from neoxargs.facts.context import ranks_with_other_heads, rows_of_rank
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 
 
@@ -37,6 +37,15 @@ class ActivationSizes:
     def tokens(self) -> int:
         """The tokens of a micro batch whose positions this rank has."""
         return sequences_per_micro_batch(self.config) * self.config.shape.seq_length // self.context
+
+    @cached_property
+    def rows(self) -> int:
+        """The parts of samples, each of `row` consecutive tokens, that this rank has."""
+        return sequences_per_micro_batch(self.config) * rows_of_rank(self.context, self.other_heads)
+
+    @cached_property
+    def row(self) -> int:
+        return self.tokens // self.rows
 
     @cached_property
     def heads(self) -> int:

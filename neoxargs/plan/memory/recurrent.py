@@ -7,16 +7,19 @@ from typing import NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.layer_kinds import layer_kind
-from neoxargs.facts.mamba import CHUNK, STATE, packed_width
+from neoxargs.facts.mamba import CHUNK, STATE, TAPS, packed_width
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import rwkv
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.carried import Carried
 from neoxargs.plan.memory.norms import inside_norm
 
 #: Tensors as large as the states of a chunk of Mamba's scan, at most, in its backward pass.
 CHUNK_TENSORS = 8
 #: Times that a number of these states is read or written, in the forward and in the backward pass.
 STATE_PASSES = (22, 50)
+#: Further ones, where the effect of a state that comes from another rank is added.
+EFFECT_PASSES = (7, 19)
 
 
 class Memory(NamedTuple):
@@ -28,6 +31,8 @@ class Memory(NamedTuple):
     """What the backward pass needs in addition, when it needs the most."""
     moved: Callable[[ActivationSizes], tuple[int, int]]
     """What kernels besides matrix products read and write, in the forward and in the backward pass."""
+    carried: Callable[[ActivationSizes], Carried]
+    """What passes from a chunk of a sample to the next one, with context parallelism."""
 
 
 def _mamba_stored(sizes: ActivationSizes) -> int:
@@ -41,19 +46,28 @@ def _mamba_stored(sizes: ActivationSizes) -> int:
     normed = 0 if selective else sizes.stream
     wide = sizes.tokens * inner * ((6 if selective else 8) * sizes.number_size + SINGLE)
     packed = sizes.tokens * packed_width(config) * sizes.number_size
-    return sizes.stream + normed + inside_norm(sizes) + sizes.mask + wide + packed + _states(sizes) // CHUNK
+    states = _states(sizes) // CHUNK
+    if sizes.context > 1:
+        states += states + _mamba_carried(sizes).stored(sizes)
+    return sizes.stream + normed + inside_norm(sizes) + sizes.mask + wide + packed + states
 
 
 def _mamba_transient(sizes: ActivationSizes) -> int:
     """The states of one chunk in the backward pass, with their decays and gradients: fp32 tensors of the same size."""
-    chunk = min(1.0, CHUNK / sizes.config.shape.seq_length)
+    chunk = min(1.0, CHUNK / sizes.row)
     return int(CHUNK_TENSORS * chunk * _states(sizes)) + 4 * sizes.tokens * _inner(sizes) * sizes.number_size
 
 
 def _mamba_moved(sizes: ActivationSizes) -> tuple[int, int]:
     """Each token's state is read and written by every kernel of the scan; the backward pass computes it again."""
-    forward, backward = STATE_PASSES
-    return forward * _states(sizes), backward * _states(sizes)
+    passes = zip(STATE_PASSES, EFFECT_PASSES if sizes.context > 1 else (0, 0), strict=True)
+    forward, backward = (sum(each) * _states(sizes) for each in passes)
+    return forward, backward
+
+
+def _mamba_carried(sizes: ActivationSizes) -> Carried:
+    state = _inner(sizes) * STATE * SINGLE
+    return Carried((TAPS - 1) * _inner(sizes) * sizes.number_size, 1, state, state)
 
 
 def _states(sizes: ActivationSizes) -> int:
@@ -67,8 +81,8 @@ def _inner(sizes: ActivationSizes) -> int:
 
 #: Kind of a recurrent layer -> its memory.
 MEMORY = {
-    "mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved),
-    "rwkv": Memory(rwkv.stored, rwkv.transient, rwkv.moved),
+    "mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved, _mamba_carried),
+    "rwkv": Memory(rwkv.stored, rwkv.transient, rwkv.moved, rwkv.carried),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from neoxargs.facts.rwkv import CHUNK, DECAY_RANK, SEGMENT, rwkv_widths
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.carried import Carried
 
 #: Tensors as large as the decays of all pairs of a segment, at most, in its backward pass.
 PAIR_TENSORS = 6
@@ -22,6 +23,8 @@ def stored(sizes: ActivationSizes) -> int:
     hidden, (time, channel) = sizes.config.shape.hidden_size, rwkv_widths(sizes.config)
     numbers = 14 * hidden + 9 * time + 2 * channel + DECAY_RANK
     states = sizes.tokens // _segment_length(sizes) * _state(sizes)
+    if sizes.context > 1:
+        states += carried(sizes).stored(sizes)
     return sizes.tokens * numbers * sizes.number_size + states + 2 * sizes.mask
 
 
@@ -40,6 +43,12 @@ def moved(sizes: ActivationSizes) -> tuple[int, int]:
     return forward * pairs, backward * pairs
 
 
+def carried(sizes: ActivationSizes) -> Carried:
+    """Two token shifts, and the state of all heads with a factor for each of its rows."""
+    hidden, time = sizes.config.shape.hidden_size, rwkv_widths(sizes.config)[0]
+    return Carried(hidden * sizes.number_size, 2, _state(sizes), time * SINGLE)
+
+
 def _pairs(sizes: ActivationSizes, tokens: int) -> int:
     """Bytes of the decays between pairs of tokens."""
     return tokens * CHUNK * rwkv_widths(sizes.config)[0] * SINGLE
@@ -52,9 +61,9 @@ def _state(sizes: ActivationSizes) -> int:
 
 
 def _segment_length(sizes: ActivationSizes) -> int:
-    return min(SEGMENT, sizes.config.shape.seq_length)
+    return min(SEGMENT, sizes.row)
 
 
 def _segment_tokens(sizes: ActivationSizes) -> int:
-    """Tokens of all samples in one segment."""
-    return sizes.tokens * _segment_length(sizes) // sizes.config.shape.seq_length
+    """Tokens of all rows in one segment."""
+    return sizes.rows * _segment_length(sizes)

@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width
+from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import SINKHORN_ROUNDS, has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
-from neoxargs.plan.memory import experts
+from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.recompute import recomputed_groups, stops_early
 from neoxargs.plan.memory.stages import Stage
@@ -90,10 +91,11 @@ def context_messages(sizes: ActivationSizes, stage: Stage) -> tuple[Messages, Me
     around: Messages = Counter()
     if sizes.context == 1:
         return exchanged, around
-    shape, layers = sizes.config.shape, len(stage.layers)
+    shape, layers = sizes.config.shape, sum(has_attention(sizes.config, layer) for layer in stage.layers)
     queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
     keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
-    passes = 3 if recomputed_groups(sizes.config, layers) else 2
+    passes = 3 if recomputed_groups(sizes.config, len(stage.layers)) else 2
+    exchanged.update(_states(sizes, stage, passes))
     if sizes.other_heads > 1:
         exchanged[Message("all_to_all", queries + 2 * keys)] += passes * layers
         exchanged[Message("all_to_all", queries)] += passes * layers
@@ -121,6 +123,18 @@ def router_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
         Message("all_gather", copies * experts.INDEX): times if copies else 0,
         Message("all_gather", copies * SINGLE): times if copies else 0,
     })  # fmt: skip
+
+
+def _states(sizes: ActivationSizes, stage: Stage, passes: int) -> Messages:
+    """Return what recurrent layers gather of all chunks: last inputs, and states, in the forward pass with decays."""
+    rows, messages = sizes.rows * sizes.context, Counter[Message]()
+    for found in (recurrent.memory(sizes.config, layer) for layer in stage.layers):
+        if found:
+            each = found.carried(sizes)
+            messages[Message("all_gather", rows * each.inputs)] += passes * each.times
+            messages[Message("all_gather", rows * (each.state + each.decay))] += passes - 1
+            messages[Message("all_gather", rows * each.state)] += 1
+    return messages
 
 
 def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:

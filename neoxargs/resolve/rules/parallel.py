@@ -316,6 +316,8 @@ def context_ranks_can_compute_attention(
         attention_dropout: 0.1
     """
     heads = num_attention_heads // model_parallel_size
+    if all(kind in RECURRENT for kind in attention_config):
+        return None
     if context_parallel_size == 1 or num_attention_heads % model_parallel_size:  # the latter is another rule's problem
         return None
     asked = {
@@ -346,8 +348,7 @@ def context_ranks_can_compute_attention(
 
 @check
 def context_parallel_excludes(
-    context_parallel_size: int, attention_config: Sequence[str], optimizer__type: str, compile_layers: bool,
-    eval_tasks: Sequence[str] | None,
+    context_parallel_size: int, optimizer__type: str, compile_layers: bool, eval_tasks: Sequence[str] | None,
 ) -> Finding | None:  # fmt: skip
     """Context parallel ranks exchange their positions within attention, and sum the losses of their tokens. What needs
     whole sequences elsewhere would compute another result from a part of each, without an error.
@@ -358,9 +359,7 @@ def context_parallel_excludes(
     """
     if context_parallel_size == 1:
         return None
-    recurrent = sorted({*attention_config} & {*RECURRENT})
     others = {
-        f"attention_config ({listed(recurrent, 'and')})": ("attention_config", bool(recurrent)),
         f"optimizer.type ({optimizer__type})": ("optimizer.type", is_onebit(optimizer__type)),
         "compile_layers": ("compile_layers", compile_layers),
         "eval_tasks": ("eval_tasks", bool(eval_tasks)),

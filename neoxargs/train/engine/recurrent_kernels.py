@@ -23,8 +23,8 @@ from neoxargs.train.ops.convolution import convolve
 from neoxargs.train.ops.scan import Inputs, selective_scan
 from neoxargs.train.ops.wkv import wkv
 
-#: (kernel, tensors) -> output.
-Operator = Callable[..., Tensor]
+#: (kernel, tensors) -> output, or several.
+Operator = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 class Offer(NamedTuple):
@@ -38,7 +38,7 @@ class Offer(NamedTuple):
     layer: type[nn.Module]
     """Whose attribute `kernel` it becomes."""
     fused: Operator
-    ours: Callable[..., Tensor]
+    ours: Operator
     """The operator that it replaces, of the same tensors."""
     examples: Callable[[Any, int], list[Tensor]]
     """(layer, length of the sequence) -> random tensors."""
@@ -60,9 +60,9 @@ def _convolution_examples(layer: Convolution, seq: int) -> list[Tensor]:
     return [torch.randn(1, seq, inner), torch.randn(inner, taps), torch.randn(inner)]
 
 
-def _wkv(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor) -> Tensor:
+def _wkv(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     heads, width = u.shape
-    return wkv(r, k, v, w, u, r.new_zeros(1, heads, width, width, dtype=torch.float32))[0]
+    return wkv(r, k, v, w, u, r.new_zeros(1, heads, width, width, dtype=torch.float32))
 
 
 def _wkv_examples(layer: TimeMixing, seq: int) -> list[Tensor]:
@@ -97,7 +97,9 @@ def use_kernels(module: nn.Module, config: Config, device: torch.device) -> list
         if not (layers and config.get(offer.parameter)):
             continue
         kind = next(module.parameters()).dtype
-        obstacle = excludes_kernels(config) or ("" if device.type == "cuda" else "this run computes on a CPU")
+        obstacle = excludes_kernels(config, offer.parameter) or (
+            "" if device.type == "cuda" else "this run computes on a CPU"
+        )
         kernel, obstacle = (None, obstacle) if obstacle else _checked(offer, layers[0], config, kind, device)
         for layer in layers:
             layer.kernel = kernel
@@ -133,9 +135,10 @@ def _version(offer: Offer) -> str:
 
 
 def _results(operator: Operator, drawn: list[Tensor]) -> list[Tensor]:
-    """Return an operator's output, and the gradients of its inputs for a random one of the output."""
+    """Return an operator's outputs, and the gradients of its inputs for random ones of the outputs."""
     inputs = [x.detach().requires_grad_() for x in drawn]
-    output = operator(*inputs)
+    found = operator(*inputs)
+    outputs = (found,) if isinstance(found, Tensor) else found
     torch.manual_seed(1)
-    direction = torch.randn(output.shape).to(output)  # whatever the type and layout in memory of the output
-    return [output.detach(), *torch.autograd.grad(output, inputs, direction)]
+    directions = [torch.randn(x.shape).to(x) for x in outputs]  # whatever the type and layout in memory of the output
+    return [*(x.detach() for x in outputs), *torch.autograd.grad(outputs, inputs, directions)]

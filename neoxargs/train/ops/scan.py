@@ -12,6 +12,7 @@ are stored, and the backward pass computes the states of one chunk at a time aga
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,9 @@ from torch import Tensor
 
 from neoxargs.facts.mamba import CHUNK
 from neoxargs.train.autograd import apply
+from neoxargs.train.ops.from_inputs import from_inputs
+from neoxargs.train.parallel.carried import carried
+from neoxargs.train.parallel.positions import Positions
 
 #: Tokens in a part of a chunk; parts are scanned side by side, and then joined.
 PART = 8
@@ -60,6 +64,45 @@ def selective_scan(inputs: Inputs, state_BIM: Tensor | None = None) -> tuple[Ten
     if state_BIM is None:
         state_BIM = inputs.A.new_zeros(len(inputs.x), *inputs.A.shape)
     return apply(_Scan, state_BIM, *inputs)
+
+
+def scan_rows(inputs: Inputs, own: Positions) -> Tensor:
+    """Return y of rows that are this rank's chunks of sequences, (R, L, I) as of `carried`. Collective.
+
+    The scan of a row from zeros needs no other rank; then the state that came before is added to its output.
+    """
+    y_BSI, end_BIM = selective_scan(inputs)
+    remains_BI1 = F.softplus(inputs.steps.to(inputs.A.dtype)).sum(1).unsqueeze(-1)
+    decays_BIM = torch.exp(remains_BI1 * inputs.A)
+    if inputs.resets is not None:
+        decays_BIM = decays_BIM.masked_fill(inputs.resets.any(1)[:, None, None], 0)
+    return y_BSI + effect_of_state(inputs, carried(end_BIM, decays_BIM, own)).to(y_BSI.dtype)
+
+
+def effect_of_state(inputs: Inputs, state_BIM: Tensor) -> Tensor:
+    """Return what the state before the first token adds to y_BSI."""
+    _, steps_BSI, _, out_BSM, A_IM, _, resets_BS = inputs
+    # Split, not sliced: the backward pass of each slice would fill a tensor as long as the sequence.
+    steps, outs = (torch.split(x, CHUNK, dim=1) for x in (steps_BSI, out_BSM))
+    resets = [None] * len(steps) if resets_BS is None else torch.split(resets_BS, CHUNK, dim=1)
+    pieces = []
+    for of_chunk, *tensors in zip(resets, steps, outs, strict=True):
+        y_BSI, state_BIM = from_inputs(partial(_effect, of_chunk), *tensors, A_IM, state_BIM)
+        pieces.append(y_BSI)
+    return torch.cat(pieces, dim=1)
+
+
+def _effect(
+    resets_BS: Tensor | None, steps_BSI: Tensor, out_BSM: Tensor, A_IM: Tensor, state_BIM: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return `effect_of_state` of a chunk, and what is left of the state after it."""
+    with torch.autocast(steps_BSI.device.type, enabled=False):
+        since_BSI = F.softplus(steps_BSI.to(A_IM.dtype)).cumsum(1)
+        states_BSIM = torch.exp(since_BSI.unsqueeze(-1) * A_IM) * state_BIM.unsqueeze(1)
+        if resets_BS is not None:
+            states_BSIM = states_BSIM.masked_fill(resets_BS.cummax(1).values[..., None, None], 0)
+        # A view would keep the states of the whole chunk.
+        return (states_BSIM @ out_BSM.to(A_IM.dtype).unsqueeze(-1)).squeeze(-1), states_BSIM[:, -1].clone()
 
 
 class _Scan(torch.autograd.Function):

@@ -21,9 +21,14 @@ from torch import Tensor
 
 from neoxargs.facts.rwkv import CHUNK, SEGMENT
 from neoxargs.train.ops.from_inputs import from_inputs
+from neoxargs.train.ops.precision import widened
+from neoxargs.train.parallel.carried import carried
+from neoxargs.train.parallel.positions import Positions
 
 #: Larger w are cut to this one, whose decay, 2e-9, is 0 beside 1 in fp32. Sums of the log decays stay precise.
 LARGEST_W = 3.0
+#: Tokens for which the effect of a state is computed at once.
+PIECE = 16 * SEGMENT
 
 
 def wkv(
@@ -35,7 +40,7 @@ def wkv(
     state_BNHH: Tensor,
     starts_BS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return y_BSNH and the state after the last token, both in fp32.
+    """Return y_BSNH and the state after the last token, both in fp32 at least.
 
     state_BNHH: before the first token. starts_BS: where each token's document begins, if no token may read those of
     another document.
@@ -50,6 +55,48 @@ def wkv(
         y_BSNH, state_BNHH = from_inputs(segment, *parts[:-1], u_NH, state_BNHH)
         outputs.append(y_BSNH)
     return torch.cat(outputs, dim=1), state_BNHH
+
+
+def wkv_rows(
+    y_BSNH: Tensor, r_BSNH: Tensor, w_BSNH: Tensor, end_BNHH: Tensor, starts_BS: Tensor | None, own: Positions
+) -> Tensor:
+    """Return y of rows that are this rank's chunks of sequences, (R, L, N, H) as of `carried`. Collective.
+
+    y_BSNH, end_BNHH: what `wkv` returns for rows that begin with zeros.
+    """
+    pieces = torch.split(w_BSNH, PIECE, dim=1)
+    log_decay_BNH = torch.stack([from_inputs(_log_decay_of_all, w_BSNH) for w_BSNH in pieces]).sum(0)
+    fresh_BS = torch.zeros(r_BSNH.shape[:2], dtype=torch.bool, device=r_BSNH.device)
+    if starts_BS is not None:
+        fresh_BS = starts_BS >= 0
+        log_decay_BNH = log_decay_BNH.masked_fill(fresh_BS[:, -1, None, None], -torch.inf)
+    state_BNHH = carried(end_BNHH, log_decay_BNH.exp().unsqueeze(-1), own)
+    effects = []
+    for parts in zip(*(torch.split(x, PIECE, dim=1) for x in (fresh_BS, r_BSNH)), pieces, strict=True):
+        effect_BSNH, state_BNHH = from_inputs(partial(_effect, parts[0]), *parts[1:], state_BNHH)
+        effects.append(effect_BSNH)
+    return y_BSNH + torch.cat(effects, dim=1)
+
+
+def _effect(fresh_BS: Tensor, r_BSNH: Tensor, w_BSNH: Tensor, state_BNHH: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the state before the first token adds to y_BSNH, and what is left of it after the last token.
+
+    fresh_BS: the tokens of documents that begin after that state.
+    """
+    with torch.autocast(r_BSNH.device.type, enabled=False):
+        through_BSNH = _log_decay(w_BSNH).cumsum(1)
+        before_BSNH = F.pad(through_BSNH[:, :-1], (0, 0, 0, 0, 1, 0))
+        read_BSNH = widened(r_BSNH) * _decay(before_BSNH, ~fresh_BS[..., None, None])
+        y_BNSH = read_BSNH.transpose(1, 2) @ state_BNHH
+        return y_BNSH.transpose(1, 2), through_BSNH[:, -1].exp().unsqueeze(-1) * state_BNHH
+
+
+def _log_decay_of_all(w_BSNH: Tensor) -> Tensor:
+    return _log_decay(w_BSNH).sum(1)
+
+
+def _log_decay(w: Tensor) -> Tensor:
+    return -widened(w).clamp(max=LARGEST_W).exp()
 
 
 def _segments(seq: int) -> list[int]:
@@ -86,16 +133,16 @@ def _segment(
     """`wkv` of one segment: all chunks at once, (B, N, chunks, size, H), except for the states between them."""
     visible = _visible(_chunks(starts[..., None, None]))
     with torch.autocast(r.device.type, enabled=False):
-        r, k, v, w = (_chunks(x.float()) for x in (r, k, v, w))
-        log_decay = -w.clamp(max=LARGEST_W).exp()
+        r, k, v, w = (_chunks(widened(x)) for x in (r, k, v, w))
+        log_decay = _log_decay(w)
         through = log_decay.cumsum(-2)  # from the start of the chunk through this token
         before = F.pad(through[..., :-1, :], (0, 0, 1, 0))  # ... through the token before it
         whole = through[..., -1:, :]
         pairs = _decay(before.unsqueeze(-2) - through.unsqueeze(-3), visible.pairs.unsqueeze(-1))
         scores = (r.unsqueeze(-2) * k.unsqueeze(-3) * pairs).sum(-1)  # (…, size of t, size of s)
-        scores = scores + (r * u.float()[:, None, None] * k).sum(-1).diag_embed()
+        scores = scores + (r * widened(u)[:, None, None] * k).sum(-1).diag_embed()
         added = (k * _decay(whole - through, visible.end)).mT @ v
-        states = [state.float()]
+        states = [widened(state)]
         for kept, new in zip(_decay(whole, visible.across).mT.unbind(2), added.unbind(2), strict=True):
             states.append(kept * states[-1] + new)
         y = scores @ v + r * _decay(before, visible.state) @ torch.stack(states[:-1], 2)

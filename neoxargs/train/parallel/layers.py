@@ -121,6 +121,11 @@ class Ranks:
         """The positions of which this rank has queries within attention."""
         return Positions(self.context_ring, ring=self.context_ring.size)
 
+    @property
+    def divided(self) -> Positions | None:
+        """`positions`, or None if this rank has whole sequences."""
+        return self.positions if self.context.size > 1 else None
+
 
 @dataclass(frozen=True)
 class Weights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +17,14 @@ from neoxargs.train.engine.compiled_gradients import distance
 from neoxargs.train.engine.recurrent_kernels import OFFERS, Offer, use_kernels
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Weights
+from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process import mesh, setup
 from tests.support import recurrent_packages, simulated_gpu
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 from tests.support.trials import Training, Trial, staged
 
-CPU = torch.device("cpu")
+CPU, ALONE = torch.device("cpu"), Ranks()
 MAMBA = {"attention_config": ["mamba", "mamba"], "mamba_inner_size": 64, "pos_emb": "none"}
 RWKV = {"attention_config": ["rwkv", "rwkv"], "dim_att": 32, "head_size": 8, "ffn_dim": 96, "pos_emb": "none"}
 ASKED = {offer.parameter: True for offer in OFFERS}
@@ -62,17 +62,20 @@ def test_results_are_those_of_the_packages(offer: Offer, layer: Any) -> None:
     module, name = REFERENCES[offer.parameter]
     function = getattr(pytest.importorskip(module, exc_type=ImportError), name)
 
-    def heads_first(*inputs: Tensor, scale: float) -> tuple[Tensor, None]:
+    def heads_first(*inputs: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
         *tokens, u = inputs
-        return function(*(x.transpose(1, 2) for x in tokens), u, scale=scale)[0].transpose(1, 2), None
+        y, state = function(*(x.transpose(1, 2) for x in tokens), u, **named)
+        return y.transpose(1, 2), state
 
     assert max(distances(offer, layer, heads_first if "rwkv" in name else function)) < 1e-5
 
 
-def losses(changes: dict[str, Any], with_kernels: bool) -> tuple[Tensor, list[Tensor]]:
+def losses(
+    changes: dict[str, Any], with_kernels: bool, ranks: Ranks = ALONE, offers: Sequence[Offer] = OFFERS
+) -> tuple[Tensor, list[Tensor]]:
     torch.manual_seed(0)
-    model = randomised(GPT(small(**changes), VOCABULARY, Weights(), Shared()))
-    for offer in OFFERS if with_kernels else ():
+    model = randomised(GPT(small(**changes), VOCABULARY, Weights(ranks=ranks), Shared()))
+    for offer in offers if with_kernels else ():
         for layer in model.modules():
             if isinstance(layer, offer.layer):
                 layer.kernel = getattr(recurrent_packages, offer.function)  # type: ignore[assignment]
@@ -88,6 +91,25 @@ def test_models_compute_the_same(changes: dict[str, Any]) -> None:
     assert sum(recurrent_packages.calls.values()) > sum(before.values())
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=0)
     assert max(distance(*pair) for pair in zip(gradients, others, strict=True)) < 1e-4
+
+
+def differences_of_context_ranks() -> dict[str, float]:
+    """Return by how much kernels change gradients of ranks that divide a sequence."""
+    found = {}
+    for style in ("all_to_all", "ring"):
+        ranks = Ranks.of(mesh.build_mesh(small(context_parallel_size=2, context_parallel_style=style)))
+        for name, changes in (("Mamba", MAMBA), ("RWKV", RWKV)):
+            before = sum(recurrent_packages.calls.values())
+            pairs = zip(*(losses(changes, each, ranks, OFFERS[1:])[1] for each in (True, False)), strict=True)
+            found[f"{name}, {style}"] = max(distance(*pair) for pair in pairs)
+            assert sum(recurrent_packages.calls.values()) > before
+    return found
+
+
+@pytest.mark.slow
+def test_context_ranks_compute_the_same() -> None:
+    for found in run_ranks(differences_of_context_ranks, 2):
+        assert all(each < 1e-4 for each in found.values()), found
 
 
 @pytest.mark.parametrize("changes", [MAMBA, RWKV], ids=["Mamba", "RWKV"])
@@ -124,18 +146,21 @@ class WrongGradient(torch.autograd.Function):
 def test_a_kernel_that_differs_is_not_used(offer: Offer, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(recurrent_packages, offer.function)
 
-    def planted(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def planted(change: Callable[[Tensor], Tensor], of_state: bool = False) -> Callable[..., Any]:
         def kernel(*inputs: Any, **named: Any) -> Any:
             found = right(*inputs, **named)
-            return (change(found[0]), None) if isinstance(found, tuple) else change(found)
+            if not isinstance(found, tuple):
+                return change(found)
+            return (found[0], change(found[1])) if of_state else (change(found[0]), found[1])
 
         return kernel
 
     assert checked(offer, layer, right, monkeypatch) == (right, "")
     for change in (lambda y: y / 0, lambda y: y.flip(-1), WrongGradient.apply):
-        kernel, reason = checked(offer, layer, planted(change), monkeypatch)
-        assert kernel is None
-        assert "differ" in reason
+        for of_state in (False, True):
+            kernel, reason = checked(offer, layer, planted(change, of_state), monkeypatch)
+            assert kernel is None
+            assert "differ" in reason
     kernel, reason = checked(offer, layer, planted(lambda y: y.nothing), monkeypatch)
     assert kernel is None
     assert "nothing" in reason
@@ -155,6 +180,11 @@ def test_the_reason_for_our_operators_is_told(changes: dict[str, Any], word: str
     assert [line.partition(":")[0] for line in lines] == list(ASKED)[:2]  # no line about layers that are not there
     assert all(word in line for line in lines)
     assert asked(small(**MAMBA)) == []
+
+
+def test_a_kernel_without_gradients_of_its_state_computes_no_part_of_a_sequence() -> None:
+    scan, convolution = asked(small(**MAMBA, **ASKED, context_parallel_size=2))
+    assert "state" in scan and "CPU" in convolution
 
 
 def test_a_package_that_is_missing_is_told() -> None:

@@ -42,6 +42,7 @@ from tests.support.trials import Losses, Training, Trial, curves, staged, starte
 ByName = dict[str, Tensor]
 DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
 SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
+RWKV = {"dim_att": 32, "head_size": 8, "ffn_dim": 96}
 KINDS: dict[str, dict[str, Any]] = {
     "causal": {"pos_emb": "rotary"},
     "learned": {},
@@ -74,6 +75,13 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "capacity beside a network": MOE
     | {"moe_token_dropping": True, "moe_min_capacity": 1, "moe_type": "deepspeed", "gpt_j_residual": True},
 }
+#: Compared in double precision: in fp32, rounding changes their gradients by up to 5e-5.
+STATES: dict[str, dict[str, Any]] = {
+    "mamba": {"attention_config": ["mamba", "global"], "mamba_inner_size": 48, "pos_emb": "rotary", **DOCUMENTS},
+    "rwkv": {"attention_config": ["rwkv", "global"], **RWKV, **DOCUMENTS},
+    "no attention": {"attention_config": ["rwkv", "mamba"], "mamba_inner_size": 48, **RWKV, "pos_emb": "none"},
+}
+STYLES = ("all_to_all", "ring", "hybrid")
 #: Those that a ring computes.
 ROUND = {name: config for name, config in KINDS.items() if name not in ("rpe", "bigbird")}
 CP2, CP4 = (
@@ -163,6 +171,18 @@ def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int, style: str) -> No
         assert {name: value for name, value in rank.items() if not value < 1.5e-5} == {}
 
 
+def of_states() -> list[dict[str, float]]:
+    torch.set_default_dtype(torch.float64)
+    return [both_ways(STATES, style=style) for style in STYLES]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_states_pass_between_layers_with_attention(ranks: int) -> None:
+    """The loss itself is in fp32. On four ranks in a ring, chunks are shorter than what a convolution reads."""
+    for rank in run_ranks(of_states, ranks):
+        assert all(value < 1e-7 for style in rank for value in style.values()), rank
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind", "style", "ranks"),
@@ -201,7 +221,7 @@ def test_a_planted_fault_is_seen(fault: str, kind: str) -> None:
     assert found[kind] > 1e-3
 
 
-def packed_and_not(style: str) -> float:
+def packed_and_not(style: str, kind: dict[str, Any]) -> float:
     """The largest difference between three documents in one sample, and each in a sample of its own."""
     lengths, size = (3, 7, 6), 16
     tokens, labels = batch(1)
@@ -210,7 +230,7 @@ def packed_and_not(style: str) -> float:
     for row, length in enumerate(lengths):
         own = slice(sum(lengths[:row]), sum(lengths[: row + 1]))
         alone[0][row, :length], alone[1][row, :length] = tokens[0, own], labels[0, own]
-    config = {"pos_emb": "rotary", "pack_impl": "best_fit"}
+    config = {"pos_emb": "rotary"} | kind | {"pack_impl": "best_fit"}
     here = averaged(*gradients(config, ranks_of(style), MicroBatch(tokens, labels, starts)))
     return largest_difference(here, gradients(config, Ranks(), MicroBatch(*alone)))
 
@@ -218,12 +238,24 @@ def packed_and_not(style: str) -> float:
 @pytest.mark.parametrize("style", ["all_to_all", pytest.param("hybrid", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_packed_documents_are_as_far_apart_as_unpacked_ones(world: int, style: str) -> None:
-    assert max(run_ranks(packed_and_not, world, style)) < (2e-6 if style == "all_to_all" else 1e-5)
+    assert max(run_ranks(packed_and_not, world, style, {})) < (2e-6 if style == "all_to_all" else 1e-5)
+
+
+def states_packed_and_not() -> float:
+    torch.set_default_dtype(torch.float64)
+    kinds = (STATES[kind] | {name: False for name in DOCUMENTS} for kind in ("mamba", "rwkv"))
+    return max(packed_and_not(style, kind) for kind in kinds for style in STYLES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_states_do_not_pass_between_packed_documents(world: int) -> None:
+    assert max(run_ranks(states_packed_and_not, world)) < 1e-7
 
 
 @contextmanager
 def sent() -> Iterator[list[int]]:
-    """Collect the bytes of what is exchanged."""
+    """Collect the bytes of what is exchanged, and of what is gathered on each rank."""
     sizes: list[int] = []
     really = dist.all_to_all_single
 
@@ -264,11 +296,12 @@ def exchanged(config: dict[str, Any], style: str) -> list[int]:
         *((style, kind, 2) for style in ("all_to_all", "ring") for kind in ("causal", "one key")),
         ("ring", "sinkhorn", 2),
         ("all_to_all", "capacity", 2),
+        *(pytest.param(style, kind, 2, marks=pytest.mark.slow) for style in ("all_to_all", "ring") for kind in STATES),
         pytest.param("hybrid", "grouped", 4, marks=pytest.mark.slow),
     ],
 )
 def test_the_messages_are_those_of_the_plan(style: str, kind: str, ranks: int) -> None:
-    given = (KINDS | EXPERTS)[kind]
+    given = (KINDS | EXPERTS | STATES)[kind]
     config = small(
         **given, context_parallel_size=ranks, context_parallel_style=style, world_size=ranks,
         train_micro_batch_size_per_gpu=2, precision="fp32", gradient_accumulation_steps=1,
@@ -325,6 +358,36 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
 }
 
 
+WHOLE = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
+
+
+def with_states(world: int) -> dict[str, Trial]:
+    """Trials of recurrent layers; those of RWKV have no tensor parallel ranks."""
+    mamba, rwkv, neither = STATES.values()
+    ring, selective = CP2 | RING, {"checkpoint_activations": "selective"}
+    if world == 1:
+        return {f"{kind}, alone": Trial(config) for kind, config in STATES.items()}
+    if world == 2:
+        return {f"{kind}, cp2": Trial(config | CP2) for kind, config in STATES.items()} | {
+            "mamba, cp2, ring, recomputed": Trial(mamba | ring | RECOMPUTE),
+            "rwkv, cp2, ring, selective": Trial(rwkv | ring | selective),
+        }
+    return {
+        "mamba, cp4, hybrid": Trial(mamba | CP4 | HYBRID),
+        "rwkv, cp4, ring": Trial(rwkv | CP4 | RING),
+        "mamba, cp2 x tp2": Trial(mamba | CP2 | TENSOR),
+        "mamba, cp2 x tp2, ring, shards": Trial(mamba | ring | SHARDS, WHOLE),
+        "mamba, cp2 x pp2": Trial(mamba | CP2 | TWO_STAGES),
+        "mamba, cp2 x dp2, ring, ZeRO-1": staged(1, mamba | ring),
+        "mamba, cp2 x dp2, ZeRO-3": staged(3, mamba | CP2),
+        "no attention, cp4": Trial(neither | CP4),
+        "rwkv, cp2 x pp2, ring": Trial(rwkv | ring | TWO_STAGES),
+        "rwkv, cp2 x dp2, ZeRO-1": staged(1, rwkv | CP2),
+        "rwkv, cp2 x dp2, ring, ZeRO-3": staged(3, rwkv | ring),
+        "no attention, cp2 x dp2, ZeRO-3, recomputed": staged(3, neither | CP2 | RECOMPUTE),
+    }
+
+
 def trials(world: int, base: str) -> dict[str, Trial]:
     """base: a file of base shapes for muP."""
     found = {
@@ -339,6 +402,7 @@ def trials(world: int, base: str) -> dict[str, Trial]:
     found |= {f"muP, {name}": Trial(wide | layout) for name, layout in LAYOUTS[world].items() if "cp4" not in name}
     for kind in EXPERTS if world < 4 else ("experts",):
         found |= {f"{kind}, {name}": Trial(EXPERTS[kind] | layout) for name, layout in BY_EXPERT[world].items()}
+    found |= with_states(world)
     if world == 1:
         found["bf16, alone"] = Trial({}, BF16)
     if world == 2:
@@ -353,11 +417,10 @@ def trials(world: int, base: str) -> dict[str, Trial]:
         for kind in EVERYWHERE:
             found[f"{kind}, cp2 x dp2, ZeRO-1"] = staged(1, KINDS[kind] | CP2)
             found[f"{kind}, cp2 x dp2, ZeRO-3"] = staged(3, KINDS[kind] | CP2)
-            whole = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
-            found[f"{kind}, cp2 x tp2, shards"] = Trial(KINDS[kind] | CP2 | SHARDS, whole)
+            found[f"{kind}, cp2 x tp2, shards"] = Trial(KINDS[kind] | CP2 | SHARDS, WHOLE)
             found[f"{kind}, cp2 x dp2, ZeRO-1, ring"] = staged(1, KINDS[kind] | CP2 | RING)
             found[f"{kind}, cp2 x dp2, ZeRO-3, ring"] = staged(3, KINDS[kind] | CP2 | RING)
-            found[f"{kind}, cp2 x tp2, shards, ring"] = Trial(KINDS[kind] | CP2 | RING | SHARDS, whole)
+            found[f"{kind}, cp2 x tp2, shards, ring"] = Trial(KINDS[kind] | CP2 | RING | SHARDS, WHOLE)
         for kind in ("grouped", "grouped documents"):
             found[f"{kind}, cp4, hybrid"] = Trial(KINDS[kind] | CP4 | HYBRID)
         found["learned, cp2 x dp2"] = Trial(CP2)

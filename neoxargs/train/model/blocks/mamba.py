@@ -26,7 +26,9 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import kernels
 from neoxargs.train.ops.convolution import convolve
 from neoxargs.train.ops.fused import DropoutAdd
-from neoxargs.train.ops.scan import Inputs, selective_scan
+from neoxargs.train.ops.precision import widened
+from neoxargs.train.ops.scan import Inputs, scan_rows, selective_scan
+from neoxargs.train.parallel.carried import inputs_before, rows, starts_in_rows
 from neoxargs.train.parallel.communicate import copy_to_ranks
 from neoxargs.train.parallel.init import initializer, ones, uniform
 from neoxargs.train.parallel.layers import Weights
@@ -62,12 +64,14 @@ class MambaTransformerBlock(nn.Module):
 class Mixer(nn.Module):
     """Projection, convolution, selective scan, gate and projection: hidden_BSD -> update_BSD.
 
-    With sequence parallelism S is a shard in both. I are this rank's channels.
+    With sequence parallelism S is a shard in both. I are this rank's channels. With context parallelism, convolution
+    and scan run over rows: chunks of this rank's positions, which continue inputs and state of the chunk before.
     """
 
     def __init__(self, config: Config, weights: Weights, shared: Shared) -> None:
         super().__init__()
         self.tensor, self.recompute = weights.ranks.tensor, shared.recompute
+        self.positions = weights.ranks.divided
         self.resets = masks_documents(config.data)
         hidden, inner, init = config.shape.hidden_size, config.mamba.mamba_inner_size, config.init
         bias = config.mamba.mamba_use_bias_in_linears
@@ -95,11 +99,15 @@ class Mixer(nn.Module):
         x_BSI, gate_BSI = self.in_proj(hidden_BSD).chunk(2, dim=-1)
         starts_BS = starts_BS if self.resets else None
         window_BSI, state_BIM = (None, None) if self.cache is None else self.cache.state() or (None, None)
+        if self.positions is not None:
+            x_BSI = rows(x_BSI, self.positions)
+            starts_BS = None if starts_BS is None else starts_in_rows(starts_BS, self.positions)
+            window_BSI = inputs_before(x_BSI, TAPS - 1, self.positions)
         x_BSI, window_BSI = self.conv1d(x_BSI, starts_BS, window_BSI, self.cache is not None)
         y_BSI, state_BIM = self._scan(self.recompute(F.silu, x_BSI), starts_BS, state_BIM)
         if self.cache is not None and state_BIM is not None:
             self.cache.keep((self.cache.last(window_BSI, TAPS - 1), state_BIM))
-        update_BSD: Tensor = self.out_proj(y_BSI * self.recompute(F.silu, gate_BSI))
+        update_BSD: Tensor = self.out_proj(y_BSI.reshape(gate_BSI.shape) * self.recompute(F.silu, gate_BSI))
         return update_BSD
 
     def _scan(self, x_BSI: Tensor, starts_BS: Tensor | None, state_BIM: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -107,7 +115,7 @@ class Mixer(nn.Module):
         # Every rank uses all of it for its own channels, so the gradients are summed.
         packed = copy_to_ranks(self.x_proj(x_BSI), self.tensor)
         narrow_BSL, into_BSM, out_BSM = packed.split(self.widths, dim=-1)
-        A_IM, D_I = -torch.exp(self.A_log.float()), self.D.float()
+        A_IM, D_I = -torch.exp(widened(self.A_log)), widened(self.D)
         if self.kernel is not None and self.cache is None and starts_BS is None:
             steps_BSI = F.linear(narrow_BSL, self.dt_proj.weight)
             bias_I = self.dt_proj.bias
@@ -117,7 +125,10 @@ class Mixer(nn.Module):
         if padding_BS is not None:  # a step of size 0 leaves the state as it is
             steps_BSI = steps_BSI.masked_fill(padding_BS.unsqueeze(-1), -torch.inf)
         resets_BS = None if starts_BS is None else starts_BS == torch.arange(x_BSI.shape[1], device=x_BSI.device)
-        return selective_scan(Inputs(x_BSI, steps_BSI, into_BSM, out_BSM, A_IM, D_I, resets_BS), state_BIM)
+        inputs = Inputs(x_BSI, steps_BSI, into_BSM, out_BSM, A_IM, D_I, resets_BS)
+        if self.positions is not None:
+            return scan_rows(inputs, self.positions), None
+        return selective_scan(inputs, state_BIM)
 
 
 class Convolution(nn.Module):
@@ -144,7 +155,7 @@ class Convolution(nn.Module):
         before_BSI: inputs of the TAPS - 1 tokens before; None for zeros. Documents see only their own tokens.
         """
         if self.kernel is not None and starts_BS is None and not continues:
-            return kernels.convolve(self.kernel, x_BSI, self.weight[:, 0], self.bias), x_BSI
+            return kernels.convolve(self.kernel, x_BSI, self.weight[:, 0], self.bias, before_BSI), x_BSI
         return convolve(x_BSI, self.weight[:, 0], self.bias, starts_BS, before_BSI)
 
 
@@ -158,7 +169,7 @@ class StepSizes(nn.Module):
         self.bias = weights.parameter("bias", (inner,), _step_sizes, split=0)
 
     def forward(self, narrow_BSL: Tensor) -> Tensor:
-        return F.linear(narrow_BSL, self.weight).float() + self.bias.float()
+        return widened(F.linear(narrow_BSL, self.weight)) + widened(self.bias)
 
 
 def _one_to_n(tensor: Tensor, _: torch.Generator) -> Tensor:

@@ -22,7 +22,9 @@ from neoxargs.train.model.documents import LayerInput, pack, unpack
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops import kernels
 from neoxargs.train.ops.from_inputs import from_inputs
-from neoxargs.train.ops.wkv import wkv
+from neoxargs.train.ops.precision import widened
+from neoxargs.train.ops.wkv import wkv, wkv_rows
+from neoxargs.train.parallel.carried import inputs_before, rows, starts_in_rows
 from neoxargs.train.parallel.init import Initializer, uniform
 from neoxargs.train.parallel.layers import Weights
 
@@ -31,7 +33,11 @@ HEAD_EPSILON = 64e-5
 
 
 class RwkvTransformerBlock(nn.Module):
-    """Time mixing and channel mixing, each with a residual connection: hidden_BSD -> hidden_BSD."""
+    """Time mixing and channel mixing, each with a residual connection: hidden_BSD -> hidden_BSD.
+
+    With context parallelism, both run over rows: chunks of this rank's positions, which continue inputs and state of
+    the chunk before.
+    """
 
     def __init__(
         self, config: Config, weights: Weights, shared: Shared, layer: int = 0, relative: object = None
@@ -40,19 +46,23 @@ class RwkvTransformerBlock(nn.Module):
         hidden = config.shape.hidden_size
         self.is_first = layer == 0
         self.masks_documents = masks_documents(config.data)
+        self.positions = weights.ranks.divided
         self.ln1, self.ln2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.att = TimeMixing(config, weights.at("att"), layer)
         self.ffn = ChannelMixing(config, weights.at("ffn"), layer)
         self.dropout = nn.Dropout(config.regularization.hidden_dropout)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
-        hidden_BSD, starts_BS = unpack(inputs)
-        within_BS = starts_BS if self.masks_documents else None
+        given_BSD, starts_BS = hidden_BSD, within_BS = unpack(inputs)
+        within_BS = within_BS if self.masks_documents else None
+        if self.positions is not None:
+            hidden_BSD = rows(hidden_BSD, self.positions)
+            within_BS = None if within_BS is None else starts_in_rows(within_BS, self.positions)
         if self.is_first:
             hidden_BSD = self.ln1(hidden_BSD)
         hidden_BSD = hidden_BSD + self.dropout(self.att(self.ln1(hidden_BSD), within_BS))
         hidden_BSD = hidden_BSD + self.dropout(self.ffn(self.ln2(hidden_BSD), within_BS))
-        return pack(hidden_BSD, starts_BS)
+        return pack(hidden_BSD.reshape(given_BSD.shape), starts_BS)
 
 
 class TimeMixing(nn.Module):
@@ -61,6 +71,7 @@ class TimeMixing(nn.Module):
     def __init__(self, config: Config, weights: Weights, layer: int) -> None:
         super().__init__()
         hidden, self.heads = config.shape.hidden_size, config.shape.num_attention_heads
+        self.positions = weights.ranks.divided
         width = rwkv_widths(config)[0]
         depth = Depth.of(config, layer)
         self.time_maa_x, self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g = (
@@ -87,6 +98,7 @@ class TimeMixing(nn.Module):
     def forward(self, x_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
         """starts_BS: where each token's document begins, if documents must not read each other."""
         last_BSD, state_BNHH = _recalled(self.cache, 2)
+        last_BSD = last_BSD if self.positions is None else inputs_before(x_BSD, 1, self.positions)
         factors = self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g
         matrices = self.time_maa_w1, self.time_maa_w2
         mixed = from_inputs(_mixed, x_BSD, shifted(x_BSD, last_BSD, starts_BS), self.time_maa_x, *matrices, *factors)
@@ -94,7 +106,7 @@ class TimeMixing(nn.Module):
         w = self.time_decay + torch.tanh(xw_BSD @ self.time_decay_w1) @ self.time_decay_w2
         r, k, v = self.receptance(xr_BSD), self.key(xk_BSD), self.value(xv_BSD)
         y_BSNH, state_BNHH = self._wkv(r, k, v, w, state_BNHH, starts_BS)
-        if self.cache is not None and state_BNHH is not None:
+        if self.cache is not None:
             self.cache.keep((self.cache.last(F.pad(x_BSD, (0, 0, 1, 0)), 1), state_BNHH))
         # The norm of each head takes (T, N x H).
         normed = self.ln_x(y_BSNH.to(x_BSD.dtype).flatten(0, 1).flatten(1)).view(*x_BSD.shape[:2], -1)
@@ -103,19 +115,23 @@ class TimeMixing(nn.Module):
 
     def _wkv(
         self, r: Tensor, k: Tensor, v: Tensor, w: Tensor, state_BNHH: Tensor | None, starts_BS: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Call `wkv` for vectors of all heads, (B, S, N x H) each; return the last state if a cache keeps it."""
+    ) -> tuple[Tensor, Tensor]:
+        """Call `wkv` for vectors of all heads, (B, S, N x H) each; return the last state too."""
         r_BSNH, k_BSNH, v_BSNH, w_BSNH = (x.view(*x.shape[:2], self.heads, -1) for x in (r, k, v, w))
         if self.kernel is not None and self.cache is None and starts_BS is None:
-            return kernels.wkv(self.kernel, r_BSNH, k_BSNH, v_BSNH, w_BSNH, self.time_faaaa), None
-        if state_BNHH is None:
-            width = r_BSNH.shape[-1]
-            state_BNHH = r.new_zeros(len(r), self.heads, width, width, dtype=torch.float32)
-        padding_BS = None if self.cache is None else self.cache.padding(r.shape[1])
-        if padding_BS is not None:  # it neither adds to the state nor decays it
-            padding_BS11 = padding_BS[..., None, None]
-            k_BSNH, w_BSNH = k_BSNH.masked_fill(padding_BS11, 0), w_BSNH.masked_fill(padding_BS11, -torch.inf)
-        return wkv(r_BSNH, k_BSNH, v_BSNH, w_BSNH, self.time_faaaa, state_BNHH, starts_BS)
+            y_BSNH, state_BNHH = kernels.wkv(self.kernel, r_BSNH, k_BSNH, v_BSNH, w_BSNH, self.time_faaaa)
+        else:
+            if state_BNHH is None:
+                width = r_BSNH.shape[-1]
+                state_BNHH = widened(r.new_zeros(len(r), self.heads, width, width))
+            padding_BS = None if self.cache is None else self.cache.padding(r.shape[1])
+            if padding_BS is not None:  # it neither adds to the state nor decays it
+                padding_BS11 = padding_BS[..., None, None]
+                k_BSNH, w_BSNH = k_BSNH.masked_fill(padding_BS11, 0), w_BSNH.masked_fill(padding_BS11, -torch.inf)
+            y_BSNH, state_BNHH = wkv(r_BSNH, k_BSNH, v_BSNH, w_BSNH, self.time_faaaa, state_BNHH, starts_BS)
+        if self.positions is not None:
+            y_BSNH = wkv_rows(y_BSNH, r_BSNH, w_BSNH, state_BNHH, starts_BS, self.positions)
+        return y_BSNH, state_BNHH
 
 
 def _mixed(x_BSD: Tensor, previous_BSD: Tensor, first: Tensor, w1: Tensor, w2: Tensor, *factors: Tensor) -> Tensor:
@@ -136,6 +152,7 @@ class ChannelMixing(nn.Module):
         super().__init__()
         hidden, width = config.shape.hidden_size, rwkv_widths(config)[1]
         depth = Depth.of(config, layer)
+        self.positions = weights.ranks.divided
         self.time_maa_k, self.time_maa_r = (
             weights.parameter(f"time_maa_{name}", (1, 1, hidden), depth.mixing()) for name in "kr"
         )
@@ -148,6 +165,7 @@ class ChannelMixing(nn.Module):
     def forward(self, x_BSD: Tensor, starts_BS: Tensor | None = None) -> Tensor:
         """starts_BS: as for `TimeMixing`."""
         (last_BSD,) = _recalled(self.cache, 1)
+        last_BSD = last_BSD if self.positions is None else inputs_before(x_BSD, 1, self.positions)
         change_BSD = shifted(x_BSD, last_BSD, starts_BS) - x_BSD
         if self.cache is not None:
             self.cache.keep((self.cache.last(F.pad(x_BSD, (0, 0, 1, 0)), 1),))
