@@ -31,6 +31,8 @@ LLAMA = {
         ({"context_parallel_style": "hybrid"}, "all_to_all"),
         ({"context_parallel_style": "hybrid", "model_parallel_size": 8}, "ring"),
         ({"context_parallel_style": "hybrid", "model_parallel_size": 4}, "hybrid"),
+        ({"context_parallel_size": 6, "attention_config": ["mamba", "global"]}, "hybrid"),
+        ({"context_parallel_size": 6, "attention_config": ["mamba", "rwkv"]}, "all_to_all"),
     ],
 )
 def test_a_ring_where_ranks_cannot_divide_the_heads(changes: dict[str, Any], style: str) -> None:
