@@ -11,6 +11,8 @@ MIXING_RANK, DECAY_RANK = 32, 64
 CHUNK = 16
 #: Tokens of a segment of several chunks. The state before each segment is stored.
 SEGMENT = 64
+#: Tokens for which the effect of a state from another rank is computed at once.
+PIECE = 16 * SEGMENT
 
 
 def rwkv_widths(config: Config) -> tuple[int, int]:

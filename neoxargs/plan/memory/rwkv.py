@@ -5,13 +5,15 @@ The names are those of `Memory` in recurrent.py; the tensors are those of `train
 
 from __future__ import annotations
 
-from neoxargs.facts.rwkv import CHUNK, DECAY_RANK, SEGMENT, rwkv_widths
+from neoxargs.facts.rwkv import CHUNK, DECAY_RANK, PIECE, SEGMENT, rwkv_widths
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.carried import Carried
 
 #: Tensors as large as the decays of all pairs of a segment, at most, in its backward pass.
 PAIR_TENSORS = 6
+#: fp32 tensors as wide as time mixing, at most, in the backward pass of a piece of the effect of another rank's state.
+EFFECT_TENSORS = 8
 #: Times that a number of these decays is read or written, in the forward and in the backward pass.
 PAIR_PASSES = (9, 26)
 
@@ -29,10 +31,16 @@ def stored(sizes: ActivationSizes) -> int:
 
 
 def transient(sizes: ActivationSizes) -> int:
-    """The backward pass of a segment, and the gradients of w, r, k and v, or those of the channel mixing if larger."""
+    """The backward pass of a segment, and the gradients of w, r, k and v, or those of the channel mixing if larger.
+
+    With context parallelism, that of a piece of the effect of another rank's state can be larger than of a segment.
+    """
     time, channel = rwkv_widths(sizes.config)
     states = 3 * _segment_tokens(sizes) // CHUNK * _state(sizes)
-    mixing = PAIR_TENSORS * _pairs(sizes, _segment_tokens(sizes)) + states + 4 * sizes.tokens * time * sizes.number_size
+    at_once = PAIR_TENSORS * _pairs(sizes, _segment_tokens(sizes)) + states
+    if sizes.context > 1:
+        at_once = max(at_once, EFFECT_TENSORS * sizes.rows * min(PIECE, sizes.row) * time * SINGLE)
+    mixing = at_once + 4 * sizes.tokens * time * sizes.number_size
     return max(mixing, 2 * sizes.tokens * channel * sizes.number_size)
 
 

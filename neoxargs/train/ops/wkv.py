@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.facts.rwkv import CHUNK, SEGMENT
+from neoxargs.facts.rwkv import CHUNK, PIECE, SEGMENT
 from neoxargs.train.ops.from_inputs import from_inputs
 from neoxargs.train.ops.precision import widened
 from neoxargs.train.parallel.carried import carried
@@ -27,8 +27,6 @@ from neoxargs.train.parallel.positions import Positions
 
 #: Larger w are cut to this one, whose decay, 2e-9, is 0 beside 1 in fp32. Sums of the log decays stay precise.
 LARGEST_W = 3.0
-#: Tokens for which the effect of a state is computed at once.
-PIECE = 16 * SEGMENT
 
 
 def wkv(
