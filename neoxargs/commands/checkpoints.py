@@ -27,7 +27,7 @@ from neoxargs.registry import REGISTRY
 
 DESCRIPTION = "List the checkpoints of a run, verify their checksums, or remove old ones."
 #: What a checkpoint's layout is made of.
-SIZES = {"tp": "model_parallel_size", "pp": "pipe_parallel_size"}
+SIZES = {"tp": "model_parallel_size", "pp": "pipe_parallel_size", "cp": "context_parallel_size"}
 #: Letters of a run's id that are shown.
 RUN_LETTERS = 8
 
@@ -308,7 +308,8 @@ def _layout(folder: Path) -> str:
     values = checkpoint_folder.configuration(folder)
     if values is None:
         return "not recorded"
-    sizes = [f"{word}{values.get(name, REGISTRY.parameters[name].default)}" for word, name in SIZES.items()]
+    numbers = {word: values.get(name, REGISTRY.parameters[name].default) for word, name in SIZES.items()}
+    sizes = [f"{word}{number}" for word, number in numbers.items() if word != "cp" or number > 1]
     stage = values.get("zero_optimization", {}).get("stage")
     ranks = values.get("world_size")
     return ", ".join([" ".join(sizes), *([f"ZeRO-{stage}"] if stage else []), *([_ranks(ranks)] if ranks else [])])

@@ -194,16 +194,24 @@ def choose(asked: Asked, place: Place) -> Choice:
 def choices(config: Config, place: Place) -> tuple[Choice, ...]:
     """Return the kernel of each layer that has attention."""
     asked = [asked_of_kernel(config, layer) for layer in attention_layers(config)]
-    if uses_ring(config) and place.device == "cuda":  # no other kernel returns what chunks are merged by
-        return tuple(Choice("flex", each, refused=obstacle("flex", each, place)) for each in asked)
+    if uses_ring(config):  # no other kernel returns what chunks are merged by
+        return tuple(_choice_in_ring(each, place) for each in asked)
     return tuple(choose(each, place) for each in asked)
+
+
+def _choice_in_ring(asked: Asked, place: Place) -> Choice:
+    """Return flex_attention, or on CPUs separate steps, which keep no scores; train/ops/chunks.py has both."""
+    why_not = obstacle("flex", asked, place)
+    if place.device == "cuda" or asked.backend != "auto":
+        return Choice("flex", asked, refused=why_not)
+    return Choice("unfused", asked, instead_of=why_not)
 
 
 def unusable(config: Config, place: Place) -> Iterator[Problem]:
     """Yield an error if the kernel that the configuration names cannot compute a layer there."""
     name, refused = "attention_backend", [choice for choice in choices(config, place) if choice.refused]
     advice = f"set {name}: auto, which chooses a kernel that can"
-    if uses_ring(config):
+    if uses_ring(config) and place.device == "cuda":
         name, advice = "context_parallel_style", "set context_parallel_style: all_to_all"
         heads = config.shape.num_attention_heads // config.parallel.model_parallel_size
         if heads % config.parallel.context_parallel_size:
@@ -212,7 +220,7 @@ def unusable(config: Config, place: Place) -> Iterator[Problem]:
         first = refused[0]
         asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""
         layers = f"{len(refused)} layer{'s' * (len(refused) > 1)}"
-        value = style_of(config.get)[0] if uses_ring(config) else first.kernel
+        value = style_of(config.get)[0] if name == "context_parallel_style" else first.kernel
         what = f"{name} ({value}) cannot compute {layers}{asked}: {first.refused}"
         where = "" if place.device == "cuda" else "; if the run is for GPUs, check it with deepy check --gpus N"
         dropout = "set attention_dropout: 0, or " if first.refused == NO_DROPOUT else ""

@@ -46,6 +46,14 @@ def style_of(get: Callable[[str], Any]) -> tuple[str, str]:
     return named, "context_parallel_style"
 
 
+def in_words(config: Config) -> str:
+    """Return how context parallel ranks compute attention, and why; empty without such ranks."""
+    if (ranks := config.parallel.context_parallel_size) == 1:
+        return ""
+    style, why = style_of(config.get)
+    return f"{style} over {ranks} ranks ({why})"
+
+
 def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
     """Return how many consecutive context parallel ranks exchange heads; groups of as many are a ring."""
     return {ALL_TO_ALL: get("context_parallel_size"), RING: 1}.get(style_of(get)[0]) or _sharing(get)

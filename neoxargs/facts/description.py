@@ -10,6 +10,7 @@ from neoxargs.base.text import shorten
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.batch_sizes import RAMP, BatchSizes
+from neoxargs.facts.context import in_words
 from neoxargs.facts.data import path_list
 from neoxargs.facts.layer_kinds import RECURRENT, layer_kind
 from neoxargs.facts.layout import Layout
@@ -35,12 +36,14 @@ def describe(config: Config) -> list[tuple[str, str]]:
     subjects = {
         "model": model(config),
         "ranks": [f"{Layout.of(config).ranks} = {factors(config)}"],
+        "context": [in_words(config)],
         "batch": batch(config, with_sources=False),
         "precision": [precision(config)],
         "optimizer": optimizer(config),
         "data": data(config, cut=True),
     }
-    return [(label, "; ".join(lines)) for label, lines in subjects.items()]
+    words = ((label, "; ".join(lines)) for label, lines in subjects.items())
+    return [(label, line) for label, line in words if line]
 
 
 def batch_equation(config: Config, with_sources: bool = True) -> str:

@@ -34,6 +34,9 @@ class GradientSum(Record):
     way: Way
     dtype: str
     ranks: int
+    """Replicas x context parallel ranks, which have the same weights."""
+    context: int
+    """Context parallel ranks."""
     stage: int
     """The stage of ZeRO in effect, which is 1 in 16 bits with stage 0."""
     overlaps: bool
@@ -69,13 +72,16 @@ class GradientSum(Record):
             + (" every backward pass" if self.every_micro_batch else " the last backward pass"),
         }[self.way]
         error = "" if self.dtype == "fp32" else f" (expected rounding error of the mean: {100 * self.error:.2g}%)"
-        return f"gradients of {self.ranks} replicas summed in {self.dtype}{error}, {how}"
+        numbers = {"replicas": self.ranks // self.context, "context parallel ranks": self.context}
+        who = " x ".join(f"{number} {name}" for name, number in numbers.items() if number > 1)
+        return f"gradients of {who} summed in {self.dtype}{error}, {how}"
 
 
 def gradient_sum(config: Config, ours: bool = True) -> GradientSum:
     """Return how train.py sums the gradients of a configuration over data parallel ranks; ours: False for DeepSpeed."""
     zero, precision, kind = config.zero_optimization, config.precision.precision, config.optimizer.type or ""
-    ranks, pipelined = Layout.of(config).with_same_weights, config.parallel.pipe_parallel_size >= 1
+    layout, pipelined = Layout.of(config), config.parallel.pipe_parallel_size >= 1
+    ranks = layout.with_same_weights
     own = {"bfloat16": "bf16"}.get(precision, precision)
     chosen = zero.stage if isinstance(zero.stage, int) else 0  # a list of stages that the autotuner tries
     stage = chosen or int(own != "fp32" and not is_onebit(kind) and (ours or pipelined))
@@ -100,7 +106,8 @@ def gradient_sum(config: Config, ours: bool = True) -> GradientSum:
     # DeepSpeed's stages 1 and 2 all-reduce buckets in which several ranks have gradients, and use their own part.
     scatters = zero.reduce_scatter and (stage == 3 or not zero.use_multi_rank_bucket_allreduce)
     passes = 1 if way == "buckets" or (way == "ZeRO" and scatters) else 2
-    return GradientSum(way, dtype, ranks, stage, overlaps, way == "ZeRO" and stage >= 2, accumulated, passes)
+    every = way == "ZeRO" and stage >= 2
+    return GradientSum(way, dtype, ranks, layout.context, stage, overlaps, every, accumulated, passes)
 
 
 def bucket_elements(reduce_bucket_size: int, ranks: int) -> int:

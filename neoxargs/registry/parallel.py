@@ -37,7 +37,8 @@ class Parallel(Group, origin="Meg", effect="layout"):
     parts so that all ranks have the same work, and keys and values go around. It has no attention dropout, learned
     position bias or block-sparse layers. `hybrid`: as many consecutive ranks as can divide the key and
     value heads exchange heads, and such groups are a ring. `auto`: `all_to_all` where ranks can divide the heads, else
-    `hybrid` or `ring`, which compute attention once more in the backward pass. The log says which and why."""
+    `hybrid` or `ring`, which compute attention once more in the backward pass. The log, `check`
+    and `plan` say which and why."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

@@ -15,6 +15,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts import description
 from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
+from neoxargs.facts.context import in_words
 from neoxargs.facts.description import counted
 from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.facts.layout import Layout
@@ -47,6 +48,7 @@ def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
         Row("model", tuple(description.model(config))),
         Row("ranks", (ranks(config, resources),)),
         Row("", tuple(rank_grid(config, width)), cut=True),
+        Row("context", tuple(filter(None, [in_words(config)]))),
         Row("launcher", tuple(_launcher(config, resources))),
         Row("batch", tuple(description.batch(config))),
         Row("precision", (description.precision(config),)),
@@ -83,11 +85,12 @@ def dialect(config: Config) -> str:
 
 
 def brief_lines(spec: RunSpec) -> list[str]:
-    """Return model, ranks, batch and dialect, one line each."""
+    """Return model, ranks, batch and dialect, one line each, and how context parallel ranks compute attention."""
     config = spec.config
     lines = {
         "model": "; ".join(description.model(config)),
         "ranks": ranks(config, spec.resources),
+        **({"context": words} if (words := in_words(config)) else {}),
         "batch": description.batch_equation(config),
         "dialect": dialect(config),
     }

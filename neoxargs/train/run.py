@@ -19,7 +19,7 @@ from neoxargs.facts import model
 from neoxargs.facts.attention_kernels import choices, describe_kernels, unusable
 from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.context import style_of
+from neoxargs.facts.context import in_words
 from neoxargs.facts.description import describe
 from neoxargs.facts.objectives import objective
 from neoxargs.facts.position import Position
@@ -148,9 +148,8 @@ def attention_line(config: Config, device: torch.device) -> Iterator[str]:
     """Yield which kernels compute attention in how many layers, and how context parallel ranks do, each with why."""
     if words := describe_kernels(choices(config, place(device))):
         yield f"attention: {words}"
-    if (ranks := config.parallel.context_parallel_size) > 1:
-        style, why = style_of(config.get)
-        yield f"context parallel: {style} over {ranks} ranks ({why})"
+    if words := in_words(config):
+        yield f"context parallel: {words}"
 
 
 def read_every(config: Config, device: torch.device) -> int:

@@ -48,6 +48,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_context_parallel_ranks_are_part_of_the_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 100, 1, context_parallel_size=4, world_size=4)
+    main(["checkpoints", str(tmp_path)])
+    assert "  tp1 pp0 cp4, 4 ranks  " in capsys.readouterr().out
+
+
 def names(root: Path) -> list[str]:
     return [path.name for path in checkpoint_folder.checkpoints(root)]
 

@@ -149,7 +149,8 @@ def test_the_log_begins_with_the_kernels() -> None:
     assert line.startswith("attention: unfused in 4 layers")
     assert [*attention_line(configure(BF16 + CASES["recurrent"]), torch.device("cpu"))] == []
     divided = configure("{context_parallel_size: 4, num_attention_heads: 6, num_kv_heads: 2, head_dim: 16}", gpus=4)
-    _, context = attention_line(divided, torch.device("cpu"))
+    kernel, context = attention_line(divided, torch.device("cpu"))
+    assert kernel.startswith("attention: unfused in ")  # those of chunks, not torch's kernels
     assert context.startswith("context parallel: hybrid over 4 ranks (")
 
 

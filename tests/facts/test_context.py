@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neoxargs.facts.context import parts_of_sequence, style_of, undivided_evaluation
+from neoxargs.cli import main
+from neoxargs.facts.context import in_words, parts_of_sequence, style_of, undivided_evaluation
 from tests.support.configure import configure
+from tests.support.smallest import YAML
 
 LLAMA = {
     "context_parallel_style": "auto", "context_parallel_size": 8, "model_parallel_size": 1, "num_attention_heads": 32,
@@ -38,6 +41,23 @@ LLAMA = {
 def test_a_ring_where_ranks_cannot_divide_the_heads(changes: dict[str, Any], style: str) -> None:
     found, why = style_of((LLAMA | changes).__getitem__)
     assert found == style and why
+
+
+SHOWN = {"check": [], "plan": ["--device", "H100-80GB"], "preview": [], "explain": ["context_parallel_style"]}
+
+
+@pytest.mark.parametrize("command", SHOWN)
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_the_style_and_why_are_shown_before_a_launch(
+    command: str, ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = YAML.replace("heads: 4", "heads: 6") + f"num_kv_heads: 2\nhead_dim: 16\ncontext_parallel_size: {ranks}\n"
+    (file := tmp_path / "my.yml").write_text(text, encoding="utf-8")
+    main([command, *SHOWN[command], str(file), "--gpus", "4"])
+    words = in_words(configure(text, gpus=4))
+    assert words.startswith("hybrid over 4 ranks (") if ranks > 1 else not words
+    shown = " ".join(capsys.readouterr().out.split())
+    assert words in shown and (" over 4 ranks (" in shown) == (ranks > 1)
 
 
 @pytest.mark.parametrize(("iters", "steps", "told"), [(10, 1, 1), (10, 2, 0), (8, 1, 0), (0, 1, 0)])

@@ -25,6 +25,8 @@ CASES = {
     "ZeRO-2": (STEPS + "zero_stage: 2", 8),
     "ZeRO-3": (STEPS + "zero_stage: 3", 8),
     "offloaded": (STEPS + "zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}", 8),
+    "context parallel": (STEPS + "context_parallel_size: 4", 8),
+    "context parallel, one replica": (STEPS + "context_parallel_size: 4", 4),
     "one bit": ("precision: fp32\noptimizer: {type: OneBitAdam}", 8),
 }
 
@@ -58,6 +60,14 @@ def test_buckets_grow_with_the_ranks_up_to_the_users_size() -> None:
 
 
 def test_the_type_counts_only_where_it_has_fewer_bits() -> None:
-    sums = {"way": "ZeRO", "ranks": 8, "stage": 1, "overlaps": False, "every_micro_batch": False, "passes": 2}
+    sums = {
+        "way": "ZeRO",
+        "ranks": 8,
+        "context": 1,
+        "stage": 1,
+        "overlaps": False,
+        "every_micro_batch": False,
+        "passes": 2,
+    }
     assert GradientSum(dtype="bf16", accumulated="fp32", **sums).rounds
     assert not GradientSum(dtype="bf16", accumulated="bf16", **sums).rounds

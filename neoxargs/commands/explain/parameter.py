@@ -17,6 +17,7 @@ from neoxargs.commands.explain.destinations import destinations
 from neoxargs.commands.explain.render import items, json_words, markdown, origin_to_json, rows
 from neoxargs.config.config import Config
 from neoxargs.facts.attention_kernels import Place, choices, describe_kernels
+from neoxargs.facts.context import in_words
 from neoxargs.facts.gradient_sum import gradient_sum
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.provenance import tree
@@ -111,10 +112,12 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
 
 
 def _here(parameter: Parameter, config: Config) -> Iterator[tuple[str, str]]:
-    """Yield what a parameter brings about together with others: the sum of gradients, the kernels of attention."""
+    """Yield what a parameter brings about together with others, such as the sum of gradients."""
     words = ""
     if parameter.name in SUMS:
         words = gradient_sum(config).describe()
+    elif parameter.name == "context_parallel_style":
+        words = in_words(config)
     elif parameter.name == "attention_backend":
         words = "on GPUs from the A100 on: " + describe_kernels(choices(config, Place()))
     if words:

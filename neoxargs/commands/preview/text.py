@@ -14,6 +14,7 @@ from neoxargs.base.text import (
     wrap,
 )
 from neoxargs.commands.preview.forecast import Forecast
+from neoxargs.facts.context import in_words
 from neoxargs.facts.description import batch_equation, counted, rates_beside
 from neoxargs.facts.timeline_words import (
     batch_sizes,
@@ -42,6 +43,7 @@ def to_text(forecast: Forecast) -> str:
         ("lr", [learning_rate(forecast.timeline)]),
         ("", list(filter(None, [rates_beside(forecast.config)]))),
         ("", [f"weight decay {weight_decay(forecast.timeline)}"] if forecast.timeline.weight_decay.changes else []),
+        ("context", list(filter(None, [in_words(forecast.config)]))),
         ("batch", [batch_equation(forecast.config)]),
         ("", [batch_sizes(forecast.timeline)] if forecast.timeline.sizes.changes else []),
         ("", [sequence_lengths(forecast.timeline)] if forecast.timeline.lengths.changes else []),

@@ -179,7 +179,7 @@ def _keys(tree: Mapping, section: str, program: Program, found: dict[str, Entry]
                 yield _unknown(entry, section, beside, program, found)
             continue
         yield from other_version(name, entry.place, program, receivers.added_in(name), "", does=does)
-        parameter = REGISTRY.find(name)
+        parameter = REGISTRY.find(OTHER_NAMES[0] if name in OTHER_NAMES else name)  # all of these are counts
         if parameter is None and isinstance(entry.value, Mapping):
             yield from _keys(entry.value, name, program, found)
         elif name in NAMED:

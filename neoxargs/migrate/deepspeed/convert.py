@@ -151,8 +151,9 @@ def _comments(block: Block, entry: Entry, seen: set[int]) -> tuple[list[str], st
     return above, "" if alone or last in seen else words
 
 
-#: Keys of DeepSpeed's JSON that are other names of parameters from elsewhere.
-OTHER_NAMES = ("sequence_parallel_size",)
+#: Keys of DeepSpeed's JSON that are other names of parameters from elsewhere, or follow from others; its
+#: `initialize` makes process groups of both.
+OTHER_NAMES = ("sequence_parallel_size", "data_parallel_size")
 
 
 def is_deepspeed(tree: Tree) -> bool:

@@ -41,7 +41,7 @@ from neoxargs.runs import summary
 LABEL = summary.LABEL
 BAR = 44
 #: Blocks whose lines are wrapped; tables and command lines are not.
-WRAPPED = ("plan", "model", "ranks", "batch", "host", "speed", "volume", "assumed")
+WRAPPED = ("plan", "model", "ranks", "context", "batch", "host", "speed", "volume", "assumed")
 #: The most stages that are listed.
 MAX_STAGES = 8
 
@@ -73,18 +73,18 @@ def _row(label: str, lines: Sequence[str], config: Config) -> str:
 
 def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     """Model, ranks and batch as `check` prints them, and the parameters of each part of the model."""
-    model, *rest = (line[LABEL:] for line in summary.brief_lines(plan.spec))
+    lines = {line[:LABEL].strip(): line[LABEL:] for line in summary.brief_lines(plan.spec)}
     parts = ", ".join(
         f"{part} {format_count(number)}".replace(" ", NO_BREAK_SPACE) for part, number in plan.parts.items()
     )
     precision = plan.config.precision.precision.replace("bfloat16", "bf16")
-    yield "model", [f"{model}; {precision}", f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
+    yield "model", [f"{lines['model']}; {precision}", f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     if experts.share(plan.config):
         held, count = experts.held(plan.config), plan.config.moe.moe_num_experts
         sharded = plan.layout.tensor > 1 and plan.config.moe.enable_expert_tensor_parallelism
         each = f"each rank holds {held if held < count else 'all'} of them{' as tensor parallel shards' * sharded}"
         yield "experts", [f"{count} per layer; {each}; each token is processed by {plan.config.moe.moe_top_k}"]
-    yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
+    yield from ((label, [lines[label]]) for label in ("ranks", "context", "batch") if label in lines)
 
 
 def _stages(plan: Plan) -> Iterator[str]:

@@ -370,7 +370,7 @@ def context_parallel_excludes(
     about = ["context_parallel_size", *found.values()]
     return refuse(
         f"context_parallel_size ({context_parallel_size}) cannot be combined with {listed([*found], 'and')}",
-        f"remove context_parallel_size or {listed(list(dict.fromkeys(found.values())), 'and')}", about,
+        f"remove context_parallel_size, or {listed(list(dict.fromkeys(found.values())), 'and')}", about,
     )  # fmt: skip
 
 

@@ -119,7 +119,9 @@ def test_deepspeed_refuses_unknown_keys_of_these_sections(section: str) -> None:
 
 
 def test_sequence_parallelism_is_a_key_of_deepspeed() -> None:
-    found = check({"train_batch_size": 8, "sequence_parallel_size": 2, "bf16": {"enabled": True}})
+    found = check(
+        {"train_batch_size": 8, "sequence_parallel_size": 2, "data_parallel_size": 2, "bf16": {"enabled": True}}
+    )
     assert [problem.what for problem in found.problems if "parallel_size" in problem.what] == []
 
 

@@ -54,6 +54,7 @@ PAIRS += (
         ("lr_decay_style: constant\nmin_lr: 1e-6", "min_lr"),
         ("checkpoint_num_layers: 2", "checkpoint_num_layers"),
         ("synchronize_each_layer: true", "synchronize_each_layer"),
+        ("context_parallel_style: ring", "context_parallel_style"),
         (ZERO % (1, "offload_optimizer: {pin_memory: false}"), "zero_optimization.offload_optimizer.pin_memory"),
         (
             ZERO % (1, "offload_optimizer: {device: cpu, nvme_path: /x}"),
