@@ -178,6 +178,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "fp16, ZeRO-2": FP16 | _zero(2, **BUCKETS),
     "bf16, ZeRO-3, optimizer in host memory": BF16 | _zero(3, **BUCKETS) | OFFLOADED,
     "cp2, ring": BF16 | RING,
+    "cp2, experts": BF16 | CONTEXT | DIVIDED,
     "fp32, cp2, ring, windows and documents": RING
     | DOCUMENTS
     | {"sliding_window_width": 50, "attn_logit_softcapping": 50, "num_kv_heads": 2},
@@ -259,7 +260,7 @@ def replicas(config: Mapping[str, Any], gpus: int) -> int:
     """Return the data parallel size of a layout on so many GPUs; 0 if it does not divide them."""
     context = config.get("context_parallel_size", 1)
     count, rest = divmod(gpus, config["model_parallel_size"] * max(config["pipe_parallel_size"], 1) * context)
-    return 0 if rest or count % config.get("moe_expert_parallel_size", 1) else count
+    return 0 if rest or count * context % config.get("moe_expert_parallel_size", 1) else count
 
 
 def layouts_of_several(gpus: int) -> list[str]:

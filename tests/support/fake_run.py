@@ -45,6 +45,7 @@ class Layout(NamedTuple):
     pipe: int
     """`pipe_parallel_size`."""
     data: int
+    """Data parallel ranks, context parallel ones among them."""
     config: dict[str, Any] = {}
     json: dict[str, Any] = {}
 
@@ -115,7 +116,7 @@ def start_and_step(layout: Layout, planted: bool = False) -> Seen:
     began = time.perf_counter()
     with logged() as start:
         setup.start("nccl", seed=1)
-        samples = MICRO_BATCH * MICRO_BATCHES * layout.data
+        samples = MICRO_BATCH * MICRO_BATCHES * layout.data // layout.config.get("context_parallel_size", 1)
         config = small(**_sizes(layout, samples))
         place = mesh.build_mesh(config)
         json = {

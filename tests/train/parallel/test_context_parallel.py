@@ -635,12 +635,20 @@ RESUMED = {
     },
     4: {"cp4": Trial(CP4), "cp2 x pp2": Trial(CP2 | TWO_STAGES), "cp2 x dp2, ZeRO-1": staged(1, CP2)},
 }
+#: Of a run with experts that context parallel ranks divide.
+RESUMED_EXPERTS = {
+    1: {"alone": Trial(MOE)},
+    4: {"cp2 x dp2, ep4, ring": staged(1, MOE | CP2 | RING | BY_FOUR), "cp4": Trial(MOE | CP4)},
+}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_checkpoint_is_independent_of_the_axis(tmp_path: Path) -> None:
-    unbroken = run_ranks(saved, 2, str(tmp_path), staged(1, CP2))[0]
-    for world, trials in RESUMED.items():
+@pytest.mark.parametrize(("config", "layouts"), [({}, RESUMED), (MOE | BY_TWO, RESUMED_EXPERTS)])
+def test_a_checkpoint_is_independent_of_the_axis(
+    tmp_path: Path, config: dict[str, Any], layouts: dict[int, dict[str, Trial]]
+) -> None:
+    unbroken = run_ranks(saved, 2, str(tmp_path), staged(1, config | CP2))[0]
+    for world, trials in layouts.items():
         for name, curve in run_ranks(resumed, world, str(tmp_path), trials)[0].items():
             assert curve == pytest.approx(unbroken, rel=5e-6), name

@@ -34,6 +34,9 @@ LAYOUTS = {
     "tp8 x dp128, sequence parallel": Layout(8, 0, 128, *zero(1, **SEQUENCE)),
     **{f"dp1024, ZeRO-{stage}": Layout(1, 0, 1024, *zero(stage)) for stage in (1, 2, 3)},
     "tp2 x dp64, experts among 8": Layout(2, 0, 64, *zero(1, moe_expert_parallel_size=8, **EXPERTS)),
+    "dp12, positions among 4, experts among 6": Layout(
+        1, 0, 12, *zero(1, context_parallel_size=4, moe_expert_parallel_size=6, **EXPERTS | {"moe_num_experts": 12})
+    ),
     "tp2 x dp2, compiled": Layout(2, 0, 2, *zero(1, compile_layers=True)),
     "tp2 x pp2, compiled, sequence parallel": Layout(2, 2, 1, *zero(1, compile_layers=True, **SEQUENCE)),
     "dp8, LoRA": Layout(1, 0, 8, *zero(1, **{"lora.rank": 4})),
@@ -52,8 +55,9 @@ def test_nobody_waits_forever(name: str) -> None:
     assert stuck(logs(seen)) == {}
     assert any(call.operator == "all_reduce_" for call in seen[0].step) == (name == "tp2 x dp2, compiled")
     assert any(call.operator == "reduce_scatter_tensor" for call in seen[0].step) == ("compiled, sequence" in name)
-    # That of all ranks and of three axes, two of experts, and in a pipeline a second set of DeepSpeed's.
-    assert max(each.groups for each in seen.values()) <= (10 if layout.pipe else 4 + 2 * ("experts" in name))
+    # That of all ranks and of three axes, two of experts and of positions; in a pipeline a second set of DeepSpeed's.
+    most = 10 if layout.pipe else 4 + 2 * ("experts" in name) + 2 * ("positions" in name)
+    assert max(each.groups for each in seen.values()) <= most
 
 
 @pytest.mark.parametrize("planted", [0, 5])
