@@ -11,19 +11,22 @@ from neoxargs.registry.types import Count, Positive
 class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     """Changes to the frequencies of `pos_emb: rotary`. The keys are those of Hugging Face's models."""
 
-    rope_type: Literal["default", "linear", "ntk", "yarn", "llama3", "longrope"] = param("default", ours=True)
+    rope_type: Literal["default", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"] = param(
+        "default", ours=True
+    )
     """How the frequencies change: `default` not at all, `linear` divides positions by `factor`, `ntk` enlarges the
-    base, `yarn` and `llama3` reduce the low frequencies and keep the high ones, `longrope` divides each by its own
-    factor."""
+    base, `dynamic` enlarges it further for each longer sequence, `yarn` and `llama3` reduce the low frequencies and
+    keep the high ones, `longrope` divides each by its own factor. Where positions begin anew in each document,
+    `dynamic` and `longrope` go by the length of the document, otherwise by that of the sequence."""
 
     factor: Positive | None = param(None, ours=True)
-    """How many times longer the context becomes. Required by `linear`, `ntk`, `yarn` and `llama3`; `longrope` uses
+    """How many times longer the context becomes. Required by all but `longrope`, which uses
     `max_position_embeddings` / `original_max_position_embeddings` if it is not set."""
 
     original_max_position_embeddings: Count | None = param(
         None, ours=True, megatron="yarn-original-max-position-embeddings"
     )
-    """Context length of the original training, in tokens, for `yarn`, `llama3` and `longrope`. Default:
+    """Context length of the original training, in tokens, for `dynamic`, `yarn`, `llama3` and `longrope`. Default:
     `max_position_embeddings`."""
 
     low_freq_factor: Positive = param(1.0, ours=True)

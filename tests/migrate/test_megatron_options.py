@@ -87,6 +87,11 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
             "--position-embedding-type yarn --rotary-scaling-factor 40 --yarn-original-max-position-embeddings 4096",
             {"rope_scaling.rope_type": "yarn", "rope_scaling.original_max_position_embeddings": 4096},
         ),
+        (
+            "--position-embedding-type yarn --rotary-scaling-factor 4 --yarn-beta-fast 16 --yarn-beta-slow 2 "
+            "--no-yarn-correction-range-round-to-int",
+            {"rope_scaling.beta_fast": 16.0, "rope_scaling.beta_slow": 2.0, "rope_scaling.truncate": False},
+        ),
         ("--normalization RMSNorm --apply-layernorm-1p", {"apply_layernorm_1p": True}),
         ("--disable-bias-linear --add-qkv-bias", {"add_qkv_bias": True, "use_bias_in_attn_linear": False}),
         ("--init-method-xavier-uniform", {"init_method": "xavier_uniform"}),

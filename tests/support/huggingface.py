@@ -24,7 +24,7 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.rotary import longrope_context
+from neoxargs.train.model.rotary import BY_LENGTH, each_length, length_of_same_angles
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights, rank_slice, shards_of, unsharded_shape
 from neoxargs.train.process import setup
@@ -64,8 +64,15 @@ MODELS: dict[str, Case] = {
     "Llama 3.1": Case("Llama", {**_rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)}),
     "Llama, YaRN": Case("Llama", {**_rope("yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0), "head_dim": 16}),
     "Llama, linear": Case("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}}),
+    "Llama, dynamic": Case("Llama", {
+        "max_position_embeddings": 16, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 3.0},
+    }),
+    "Llama, LongRoPE": Case("Llama", {**_rope(
+        "longrope", short_factor=[1.0, 1.5, 2.0, 2.0], long_factor=[1.0, 3.0, 5.0, 8.0],
+        original_max_position_embeddings=16,
+    )}),
     "Mistral-Nemo": Case("Mistral", {"head_dim": 12, "sliding_window": None}),
-    "Qwen2": Case("Qwen2", WINDOWS),
+    "Qwen2": Case("Qwen2", {**WINDOWS, **_rope("yarn", factor=4.0, mscale=0.7, mscale_all_dim=1.2)}),
     "Qwen3": Case("Qwen3", {"head_dim": 12, "tie_word_embeddings": True}),
     "OLMo 2": Case("Olmo2", {}),
     "Gemma 2": Case("Gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
@@ -155,7 +162,13 @@ def _continued(model: Any, prompt: str) -> list[int]:
     ids = torch.tensor([list(prompt.encode())])
     if not prompt:
         ids = torch.tensor([[END]])
-    found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False)
+    # In Llama's cache, keys keep the angles of the length at which they were added, which no training has seen.
+    keeps = model.config.model_type == "llama" and model.config.rope_parameters["rope_type"] in BY_LENGTH
+    if keeps:
+        model(ids[:, :1])  # a short text resets the frequencies, which the longest one before has left
+    found = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False, use_cache=not keeps
+    )
     new: list[int] = found[0, ids.shape[1] :].tolist()
     return new[: new.index(END)] if END in new else new
 
@@ -186,8 +199,8 @@ def greedy(model: PlainModel | PipelinedModel, config: Config, here: Mesh) -> tu
     found = []
     for recompute in (False, True):
         config.generation.maximum_tokens, config.generation.recompute = NEW, recompute
-        tokenizer, context = build_tokenizer(config.tokenizer), longrope_context(config)
-        generator = Generator(model, tokenizer, config.generation, SEQ, here, seed=1, context=context)
+        tokenizer, context = build_tokenizer(config.tokenizer), length_of_same_angles(config)
+        generator = Generator(model, tokenizer, config.generation, SEQ, here, 1, context, each_length(config))
         samples = [generator.sample(prompt) for prompt in PROMPTS]
         for one in samples:  # alone: rotary factors may depend on the longest text of a batch
             generator.finish([one])

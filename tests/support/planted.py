@@ -305,6 +305,26 @@ def documents_that_begin_in_each_shard() -> None:
     embedding.document_starts = starts
 
 
+def lengths_of_a_shard() -> None:
+    """Frequencies follow the tokens of a rank, in place of those of the sequence or document."""
+    import torch.distributed as dist
+
+    from neoxargs.train.model import attention
+    from neoxargs.train.model.rotary import Rotation
+
+    angles, lengths, ranks = Rotation.angles, attention.document_lengths, dist.get_world_size()
+
+    def of_shard(self: Rotation, seq: int, length: int, *others: Any) -> Any:
+        return angles(self, seq, length // ranks, *others)
+
+    def within_shards(starts_BS: Tensor) -> Tensor:
+        pieces = enumerate(starts_BS.chunk(ranks, dim=1))
+        return torch.cat([lengths((x - number * x.shape[1]).clamp(min=0)) for number, x in pieces], dim=1)
+
+    Rotation.angles = of_shard
+    attention.document_lengths = within_shards
+
+
 def parts_of_another_rank() -> None:
     """Ranks that exchange heads in a ring of such ranks have each other's part of their chunks."""
     from dataclasses import replace
@@ -395,7 +415,7 @@ FAULTS = {
         labels_are_the_tokens_themselves, a_wrong_backward_pass,
         positions_that_begin_in_each_shard, heads_of_another_rank, a_loss_averaged_per_shard,
         no_gradient_from_other_shards, documents_that_begin_in_each_shard,
-        parts_of_another_rank,
+        lengths_of_a_shard, parts_of_another_rank,
         router_losses_of_each_shard, expert_statistics_of_each_shard, experts_balanced_in_each_shard,
         capacity_of_each_shard, the_same_dropout_in_all_shards, other_numbers_when_recomputed,
         no_state_of_the_chunk_before, no_inputs_of_the_chunk_before, no_gradient_of_the_state_before,

@@ -12,6 +12,7 @@ from neoxargs.registry.generation import Generation
 from neoxargs.train.generation.generator import Generator, PlainModel
 from neoxargs.train.generation.logprobs import ScoringRow
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.rotary import each_length, length_of_same_angles
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Mesh
@@ -40,8 +41,12 @@ class Letters:
 
 
 def one_process(tokenizer: Letters | None = None, model: dict[str, Any] = UNTIED, **options: Any) -> Generator:
-    gpt = GPT(small(**model), VOCABULARY, Weights(1234), Shared()).eval()
-    return Generator(PlainModel(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
+    config = small(**model)
+    gpt = GPT(config, VOCABULARY, Weights(1234), Shared()).eval()
+    return Generator(
+        PlainModel(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), 3,
+        length_of_same_angles(config), each_length(config),
+    )  # fmt: skip
 
 
 @torch.no_grad()

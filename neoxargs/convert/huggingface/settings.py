@@ -33,6 +33,7 @@ def rope_keys(keys: Values, **old_names: str) -> Values:
 #: `rope_type` -> the keys of its settings, which have the same names in `rope_scaling`.
 ROPE_SETTINGS = {
     "linear": ("factor",),
+    "dynamic": ("factor",),
     "yarn": (
         "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
         "mscale_all_dim", "truncate",
@@ -69,6 +70,18 @@ def rope_scaling(section: str, *types: str, old: str = "rope_scaling") -> tuple[
     )  # fmt: skip
     names = dict.fromkeys(name for kind in types for name in ROPE_SETTINGS[kind])
     return kind, *map(row, names)
+
+
+def longest_positions(default: int) -> Setting:
+    """Return the setting of `max_position_embeddings`, from which `dynamic` scales in transformers."""
+
+    def to_theirs(config: Config) -> int:
+        original = config.rope_scaling.original_max_position_embeddings
+        is_dynamic = config.rope_scaling.rope_type == "dynamic"
+        return original if is_dynamic and original else config.shape.max_position_embeddings
+
+    name = "max_position_embeddings"
+    return Setting(name, (name,), default, to_theirs, lambda value: {name: value})
 
 
 def rotary_base(key: str, old_keys: tuple[str, ...] = ()) -> Setting:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.resolve.rules.rule import Finding, check, refuse
+from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 #: Kinds that read rope_scaling.factor and have no default for it.
-NEED_FACTOR = ("linear", "ntk", "yarn", "llama3")
+NEED_FACTOR = ("linear", "ntk", "dynamic", "yarn", "llama3")
 
 
 @check
@@ -23,6 +23,44 @@ def rope_scaling_needs_factor(rope_scaling__rope_type: str, rope_scaling__factor
     what = f"rope_scaling.rope_type ({rope_scaling__rope_type}) needs rope_scaling.factor"
     advice = "set factor in the rope_scaling section, for example factor: 8"
     return refuse(what, advice, about=["rope_scaling.rope_type"])
+
+
+@check
+def rotary_positions_reach_seq_length(
+    pos_emb: str,
+    seq_length: int,
+    max_position_embeddings: int,
+    rope_scaling__rope_type: str,
+    rope_scaling__factor: float | None,
+    rope_scaling__original_max_position_embeddings: int | None,
+) -> Finding | None:
+    """A model has learned the angles between positions that are at most as far apart as its longest text. Farther ones
+    are new to it, and the loss of such tokens is high until it has learned them, unless the scaling covers them.
+
+        pos_emb: rotary
+        seq_length: 64
+        max_position_embeddings: 64
+        rope_scaling: {rope_type: yarn, factor: 2, original_max_position_embeddings: 16}
+    """
+    kind, longest = rope_scaling__rope_type, "max_position_embeddings"
+    if pos_emb != "rotary" or kind == "dynamic":
+        return None
+    original = rope_scaling__original_max_position_embeddings if kind in ("yarn", "llama3") else None
+    factor = rope_scaling__factor if kind in NEED_FACTOR and rope_scaling__factor else 1.0
+    name = "rope_scaling.original_max_position_embeddings" if original else longest
+    context = original or max_position_embeddings
+    # Llama 3.1's context grew sixteenfold, to 131,072 tokens, with a factor of 8.
+    if seq_length <= max(context * factor, max_position_embeddings if kind == "llama3" else 0):
+        return None
+    what = f"seq_length ({seq_length}) is greater than {name} ({context})"
+    if kind in NEED_FACTOR:
+        what += f" times rope_scaling.factor ({factor:g})"
+        advice = f"set rope_scaling.factor to at least {-(-seq_length // context)}"
+        return warn(what, advice, about=["seq_length", name, "rope_scaling.factor"])
+    advice = f"set {longest} to {seq_length}"
+    if kind == "default":
+        advice = f"set rope_scaling, or, if the model is to learn longer texts without it, {advice}"
+    return warn(what, advice, about=["seq_length", name])
 
 
 @check

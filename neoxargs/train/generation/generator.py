@@ -4,7 +4,8 @@ The first forward pass processes the full prompts; each later pass processes one
 values of earlier tokens from a cache. Rows of a batch may differ in length: they are padded on the right, where causal
 attention does not see the padding, and each row is read at its own last token. Once a row is longer than `seq_length`,
 its window slides and the position of every token changes, so each later pass processes full rows, as with `recompute`.
-With `longrope`, all keys are rotated again when the longest row exceeds the original context.
+With `longrope`, all keys are rotated again when the longest row exceeds the original context; with `dynamic`, at every
+token from there on, so that nothing is cached.
 """
 
 from __future__ import annotations
@@ -142,9 +143,13 @@ class Generator:
         mesh: Mesh,
         seed: int,
         context: int | None = None,
+        each_length: bool = False,
     ) -> None:
-        """context: the length beyond which keys are rotated by other angles; None if there is none."""
+        """context: the length beyond which keys are rotated by other angles; None if there is none. each_length:
+        whether each longer length has angles of its own."""
         self.context = seq_length if context is None else context
+        #: The longest row whose keys remain as they are when a token is added.
+        self.longest_cached = min(seq_length, self.context) if each_length else seq_length
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
         self.mesh, self.data, self.seed, self.count = mesh, mesh.data, seed, 0
         #: Every forward pass needs all ranks if each holds a partition of the weights (ZeRO-3), or other experts.
@@ -200,10 +205,10 @@ class Generator:
         """Attach a cache large enough for these samples to the model; yield None if none is used."""
         longest = len(self.prefix) + max((len(sample.prompt) for sample in samples), default=0)
         # The first pass would cut off tokens of a longer prompt, and the cache knows no shift.
-        if not (self.caches and samples) or longest > self.seq_length:
+        if not (self.caches and samples) or longest > self.longest_cached:
             yield None
             return
-        cache = Cache(min(self.seq_length, longest + self.options.maximum_tokens))
+        cache = Cache(min(self.longest_cached, longest + self.options.maximum_tokens))
         attach(self.model.module, cache)
         try:
             yield cache
@@ -223,7 +228,7 @@ class Generator:
             rows = [[*self.prefix, *sample.prompt, *sample.ids] for sample in active]
             longest = max(map(len, rows))
             was_beyond, beyond = beyond, longest > self.context
-            if cache and longest > self.seq_length:
+            if cache and longest > self.longest_cached:
                 attach(self.model.module, None)
                 cache = None
             elif cache and cache.started and beyond != was_beyond:

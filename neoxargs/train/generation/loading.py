@@ -19,7 +19,7 @@ from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
-from neoxargs.train.model.rotary import longrope_context
+from neoxargs.train.model.rotary import each_length, length_of_same_angles
 from neoxargs.train.model.soft_prompt.prompt import PLACEHOLDER
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.process import setup
@@ -65,8 +65,10 @@ def make_generator(
     else:
         plain: Any = trainer.deepspeed
         model = PlainModel(plain.module, plain, process.device)
-    seed, context = config.training.seed, longrope_context(config)
-    generator = Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
+    seed, context = config.training.seed, length_of_same_angles(config)
+    generator = Generator(
+        model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context, each_length(config)
+    )
     generator.prefix = [PLACEHOLDER] * prompt_length(config.soft_prompt)
     return generator
 

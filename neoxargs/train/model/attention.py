@@ -23,7 +23,7 @@ from neoxargs.facts.model import head_norms
 from neoxargs.train.model import scales
 from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.documents import positions_in_document, same_document
+from neoxargs.train.model.documents import document_lengths, positions_in_document, same_document
 from neoxargs.train.model.norm import AllHeadsNorm, norm
 from neoxargs.train.model.rotary import Rotation
 from neoxargs.train.model.scores import Scores
@@ -177,6 +177,8 @@ class SelfAttention(nn.Module):
             if self.ring.size > 1:
                 bound = length = seq * self.ring.size
                 positions = self._own_positions(seq, device) if positions is None else self.attended.of(positions)
+            if starts_BS is not None and positions is not None and self.reset_positions and rotation.depends_on_length:
+                return rotation.angles_at(positions, self.attended.of(document_lengths(starts_BS)))
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]

@@ -37,6 +37,15 @@ def positions_in_document(starts_BS: Tensor) -> Tensor:
     return torch.arange(starts_BS.shape[1], device=starts_BS.device) - starts_BS
 
 
+def document_lengths(starts_BS: Tensor) -> Tensor:
+    """Return the number of tokens of each token's document in the sample, (B, S)."""
+    seq = starts_BS.shape[1]
+    ends_S = torch.arange(1, seq + 1, device=starts_BS.device)
+    is_last_BS = starts_BS.roll(-1, dims=1) != starts_BS
+    ends_BS = torch.where(is_last_BS, ends_S, seq).flip(1).cummin(dim=1).values.flip(1)
+    return ends_BS - starts_BS
+
+
 def same_document(starts_BS: Tensor) -> Tensor:
     """(B, 1, S, C): whether the tokens of the row and of the column belong to the same document."""
     return (starts_BS[:, :, None] == starts_BS[:, None, :]).unsqueeze(1)

@@ -86,31 +86,54 @@ class Rotation:
             return cls(width, embedding.rope_local_base_freq)
         return cls(width, embedding.rotary_emb_base, Scaling.of(config))
 
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether the angle of a position depends on the length of the text around it."""
+        return self.scaling is not None and self.scaling.rope_type in BY_LENGTH
+
     def angles(self, seq: int, length: int, device: torch.device, tables: Tables) -> tuple[Tensor, ...]:
         """Return cosine and sine of positions 0, 1, 2, ..., at least `seq` of them, each (positions, width / 2).
 
-        length: of the text up to now, by which `longrope` chooses its factors.
+        length: of the text up to now, on which the frequencies of some kinds of scaling depend.
         """
-        scaling = self.scaling
-        is_long = scaling is not None and scaling.rope_type == "longrope" and length > scaling.context
-        key = (self.name, is_long, device)
-        return tables.rows(key, seq, lambda size: self._angles(size, is_long, device))
+        if self.depends_on_length:
+            assert self.scaling is not None
+            length = max(length, self.scaling.context)
+            if self.scaling.rope_type == "longrope":
+                length = min(length, self.scaling.context + 1)  # all longer ones have the same frequencies
+        else:
+            length = 0
+        return tables.rows(
+            (self.name, device),
+            seq,
+            lambda size: self.angles_at(torch.arange(size, device=device), torch.tensor(length, device=device)),
+            length,
+        )
 
-    def _angles(self, seq: int, is_long: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine, each (S, width / 2), in fp32: in 16 bits large positions would become equal."""
-        frequency = self.base ** -(torch.arange(0, self.width, 2, device=device, dtype=torch.float32) / self.width)
+    def angles_at(self, positions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of positions (…), each (…, width / 2), in fp32: 16 bits make large positions equal.
+
+        lengths: of the text that each position is in, (…), or of all.
+        """
+        exponents = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32) / self.width
+        frequency = self.base**-exponents
         if self.scaling is not None:
-            frequency = _SCALED[self.scaling.rope_type](frequency, self, is_long)
-        angle = torch.arange(seq, device=device, dtype=torch.float32).outer(frequency)
+            frequency = _SCALED[self.scaling.rope_type](frequency, self, lengths.unsqueeze(-1))
+        angle = positions.float().unsqueeze(-1) * frequency
         if self.scaling is None:
             return angle.cos(), angle.sin()
         return angle.cos() * self.scaling.multiplier(), angle.sin() * self.scaling.multiplier()
 
 
-def longrope_context(config: Config) -> int | None:
-    """Return the length beyond which `longrope` changes all angles; None with another `rope_type`."""
-    is_longrope = config.embedding.pos_emb == "rotary" and config.rope_scaling.rope_type == "longrope"
-    return scaling.context if is_longrope and (scaling := Scaling.of(config)) else None
+def length_of_same_angles(config: Config) -> int | None:
+    """Return the length beyond which a longer text changes the angles of all its positions; None if none does."""
+    scaling = Scaling.of(config) if config.embedding.pos_emb == "rotary" else None
+    return scaling.context if scaling and scaling.rope_type in BY_LENGTH else None
+
+
+def each_length(config: Config) -> bool:
+    """Whether each length beyond `length_of_same_angles` has angles of its own."""
+    return config.embedding.pos_emb == "rotary" and config.rope_scaling.rope_type == "dynamic"
 
 
 def _mscale(factor: float, scale: float = 1.0) -> float:
@@ -118,18 +141,31 @@ def _mscale(factor: float, scale: float = 1.0) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _linear(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
+def _linear(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     """Position interpolation (Chen et al. 2023, arXiv:2306.15595)."""
     return frequency / _scaling(rotation).factor
 
 
-def _ntk(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
+def _ntk(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     """A larger base, with which the slowest frequency is divided by the factor and the fastest stays (bloc97 2023)."""
-    exponents = torch.arange(0, rotation.width, 2, device=frequency.device, dtype=torch.float32) / (rotation.width - 2)
-    return frequency * _scaling(rotation).factor ** -exponents
+    return _slower(frequency, torch.tensor(_scaling(rotation).factor, device=frequency.device))
 
 
-def _yarn(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
+def _dynamic(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+    """The base grows with the length beyond the original context (emozilla 2023): at `factor` 2, as `ntk` has it for
+    a factor that is twice the length in contexts, less 1."""
+    options = _scaling(rotation)
+    contexts = lengths.clamp(min=options.context).float() / options.context
+    return _slower(frequency, options.factor * contexts - (options.factor - 1))
+
+
+def _slower(frequency: Tensor, factor: Tensor) -> Tensor:
+    """Divide the slowest frequency by the factor (1 or more), the fastest by 1, and those between by powers of it."""
+    steps = torch.arange(len(frequency), device=frequency.device, dtype=torch.float32)
+    return frequency * factor ** -(steps / max(len(frequency) - 1, 1))
+
+
+def _yarn(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     """YaRN (Peng et al. 2023, arXiv:2309.00071): interpolate what turns rarely within the original context."""
     options = _scaling(rotation)
 
@@ -147,7 +183,7 @@ def _yarn(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
     return frequency * (1 - slow) + frequency / options.factor * slow
 
 
-def _llama3(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
+def _llama3(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     """Llama 3.1 (arXiv:2407.21783): divide what turns rarely within the original context, blend what lies between."""
     options = _scaling(rotation)
     turns = frequency * options.context / (2 * math.pi)
@@ -156,11 +192,14 @@ def _llama3(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
     return frequency * fast + frequency / options.factor * (1 - fast)
 
 
-def _longrope(frequency: Tensor, rotation: Rotation, is_long: bool) -> Tensor:
+def _longrope(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     """LongRoPE (Ding et al. 2024, arXiv:2402.13753): a factor for each frequency, found by search."""
     options = _scaling(rotation)
-    factors = options.long_factor if is_long else options.short_factor
-    return frequency / torch.tensor(factors, device=frequency.device, dtype=torch.float32)
+    short, long = (
+        torch.tensor(factors, device=frequency.device, dtype=torch.float32)
+        for factors in (options.short_factor, options.long_factor)
+    )
+    return frequency / torch.where(lengths > options.context, long, short)
 
 
 def _scaling(rotation: Rotation) -> Scaling:
@@ -168,10 +207,13 @@ def _scaling(rotation: Rotation) -> Scaling:
     return rotation.scaling
 
 
-#: `rope_type` -> function of the frequencies, the rotation, and whether the text exceeds the original context.
-_SCALED: dict[str, Callable[[Tensor, Rotation, bool], Tensor]] = {
+#: Kinds whose frequencies depend on the length of the text.
+BY_LENGTH = ("dynamic", "longrope")
+#: `rope_type` -> function of the frequencies, (width / 2), the rotation, and the lengths of texts, (…, 1).
+_SCALED: dict[str, Callable[[Tensor, Rotation, Tensor], Tensor]] = {
     "linear": _linear,
     "ntk": _ntk,
+    "dynamic": _dynamic,
     "yarn": _yarn,
     "llama3": _llama3,
     "longrope": _longrope,

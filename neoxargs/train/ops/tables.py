@@ -70,14 +70,21 @@ class Tables:
             kept = self._kept[key] = build(seq)
         return kept if kept.shape[-1] == seq else kept[..., :seq, :seq]
 
-    def rows(self, key: Hashable, seq: int, build: Callable[[int], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Return tensors with at least `seq` rows, of which the first are what a shorter sequence has."""
+    def rows(
+        self, key: Hashable, seq: int, build: Callable[[int], tuple[Tensor, ...]], version: int = 0
+    ) -> tuple[Tensor, ...]:
+        """Return tensors with at least `seq` rows, of which the first are what a shorter sequence has.
+
+        Of the versions, only the last one is kept.
+        """
         if _is_exporting():
             return build(seq)
-        kept = self._kept.get(key)
-        if kept is None or len(kept[0]) < seq:
-            kept = self._kept[key] = build(seq)
-        return kept
+        kept_version, kept = self._kept.get(key, (version, None))
+        if kept is None or kept_version != version or len(kept[0]) < seq:
+            kept = build(seq)
+            self._kept[key] = version, kept
+        rows: tuple[Tensor, ...] = kept
+        return rows
 
     def derived(self, key: Hashable, source: Tensor, build: Callable[[], T]) -> T:
         """Return what `build` computes from `source`: once for all layers that see the same source one after another.

@@ -70,6 +70,31 @@ def test_valid_combinations_in_a_model(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scaling", "longest", "warned"),
+    [
+        ("", 64, False),
+        ("", 63, True),
+        ("rope_type: linear, factor: 2", 32, False),
+        ("rope_type: ntk, factor: 1.9", 32, True),
+        ("rope_type: dynamic, factor: 2", 16, False),
+        ("rope_type: yarn, factor: 4, original_max_position_embeddings: 16", 16, False),
+        ("rope_type: yarn, factor: 4, original_max_position_embeddings: 15", 64, True),
+        ("rope_type: yarn, factor: 4", 16, False),
+        # Llama 3.1: 131,072 tokens with a factor of 8 and 8,192 before
+        ("rope_type: llama3, factor: 8, original_max_position_embeddings: 4", 64, False),
+        ("rope_type: llama3, factor: 8, original_max_position_embeddings: 4", 60, True),
+        ("rope_type: llama3, factor: 16, original_max_position_embeddings: 4", 32, False),
+    ],
+)
+def test_a_sequence_beyond_the_scaled_positions_is_warned(scaling: str, longest: int, warned: bool) -> None:
+    section = f", rope_scaling: {{{scaling}}}" if scaling else ""
+    text = f"{{pos_emb: rotary, seq_length: 64, max_position_embeddings: {longest}{section}}}"
+    found = [problem for problem in configure(text).warnings if problem.id == "rotary-positions-reach-seq-length"]
+    assert len(found) == warned
+    assert not any("reach" in problem.id for problem in configure("{pos_emb: alibi, seq_length: 64}").warnings)
+
+
+@pytest.mark.parametrize(
     ("sizes", "width"),
     [
         # Llama 2 13B and 70B, Qwen2 0.5B: the sizes of Hugging Face, which are multiples of 3 or not

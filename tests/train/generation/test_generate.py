@@ -148,6 +148,32 @@ def test_layers_that_share_the_wrong_thing_are_found(start, key, monkeypatch) ->
     assert ids(one_process(model=model, maximum_tokens=6), *contexts) != expected
 
 
+SCALING = {"pos_emb": "rotary", "rope_scaling.original_max_position_embeddings": 11}
+#: Name -> the model, and the lengths of passes. The longest row ends its document after twelve tokens.
+BY_LENGTH = {
+    "longrope": (
+        {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 4.0, 16.0, 64.0]},
+        [9, 1, 1, 12, 7, 1],
+    ),
+    "dynamic": ({"rope_type": "dynamic", "factor": 8.0}, [9, 1, 1, 12, 7, 8]),
+}
+
+
+@pytest.mark.parametrize("name", BY_LENGTH)
+def test_keys_of_another_length_are_not_read_from_the_cache(name) -> None:
+    settings, lengths = BY_LENGTH[name]
+    model = UNTIED | SCALING | {f"rope_scaling.{key}": value for key, value in settings.items()}
+    contexts = ("abc", "hellofyou", "", "xx")
+    expected = ids(one_process(model=model, maximum_tokens=6, recompute=True), *contexts)
+    generator = one_process(model=model, maximum_tokens=6)
+    shapes = spied(generator)
+    assert ids(generator, *contexts) == expected
+    assert [length for _, length in shapes] == lengths
+    planted = one_process(model=model, maximum_tokens=6)
+    planted.context = planted.longest_cached = SEQ
+    assert ids(planted, *contexts) != expected
+
+
 @pytest.mark.parametrize("reset", ["reset_attention_mask", "reset_position_ids"])
 def test_models_with_document_masks_use_no_cache(reset) -> None:
     generator = one_process(model={**UNTIED, reset: True}, maximum_tokens=3)

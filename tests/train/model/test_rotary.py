@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from neoxargs.train.model.rotary import Rotation
+from neoxargs.train.model import rotary
+from neoxargs.train.model.documents import document_lengths, positions_in_document
+from neoxargs.train.model.rotary import Rotation, Scaling
 from neoxargs.train.ops.tables import Tables
 from tests.support.small_gpt import small
 
@@ -21,6 +24,8 @@ LONGROPE = {
 #: Name -> `rope_type`, the other settings, and a length of text.
 SCALINGS: dict[str, tuple[str, dict[str, Any], int]] = {
     "linear": ("linear", {"factor": 4.0}, LONGEST),
+    "dynamic, short": ("dynamic", {"factor": 4.0}, 48),
+    "dynamic, long": ("dynamic", {"factor": 4.0}, 100),
     "YaRN": ("yarn", {"factor": 4.0, "original_max_position_embeddings": 16}, LONGEST),
     "YaRN, fewer dimensions": (
         "yarn", {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 3.0, "beta_slow": 0.5}, LONGEST,
@@ -38,9 +43,62 @@ SCALINGS: dict[str, tuple[str, dict[str, Any], int]] = {
 }  # fmt: skip
 
 
+def _without_its_multiplier(self: Scaling) -> float:
+    return 1.0
+
+
+def _with_one_mscale(self: Scaling) -> float:
+    return rotary._mscale(self.factor)
+
+
+def _of_the_shortest(right: Any) -> Any:
+    return lambda frequency, rotation, lengths: right(frequency, rotation, lengths * 0)
+
+
+def _of_twice_the_context(right: Any) -> Any:
+    def scaled(frequency: Any, rotation: Rotation, lengths: Any) -> Any:
+        assert rotation.scaling is not None
+        other = replace(rotation.scaling, context=2 * rotation.scaling.context)
+        return right(frequency, replace(rotation, scaling=other), lengths)
+
+    return scaled
+
+
+def _unscaled(right: Any) -> Any:
+    return lambda frequency, rotation, lengths: frequency
+
+
 @pytest.mark.parametrize("name", SCALINGS)
 @pytest.mark.filterwarnings("ignore")
 def test_angles_are_those_of_transformers(name: str) -> None:
+    assert largest_difference(name) < 1e-4
+
+
+FAULTS: dict[str, list[Any]] = {
+    "dynamic, long": [_of_the_shortest, _of_twice_the_context, _unscaled],
+    "linear": [_unscaled], "Llama 3": [_of_twice_the_context, _unscaled], "LongRoPE, long": [_of_the_shortest],
+    "YaRN": [_of_twice_the_context, _unscaled, _without_its_multiplier],
+    "YaRN, not rounded": [_with_one_mscale], "YaRN, factor given": [_without_its_multiplier],
+    "LongRoPE, short": [_unscaled, _without_its_multiplier],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten or wrong factor on queries and keys, another original context, the frequencies of another length."""
+    for name, faults in FAULTS.items():
+        for fault in faults:
+            with monkeypatch.context() as patch:
+                if fault in (_without_its_multiplier, _with_one_mscale):
+                    patch.setattr(Scaling, "multiplier", fault)
+                else:
+                    kind = SCALINGS[name][0]
+                    patch.setitem(rotary._SCALED, kind, fault(rotary._SCALED[kind]))
+                assert largest_difference(name) > 1e-2, (name, fault)
+
+
+def largest_difference(name: str) -> float:
+    """Return how far cosines and sines are from those of transformers."""
     os.environ["USE_TF"] = "0"
     transformers = pytest.importorskip("transformers")
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -53,11 +111,14 @@ def test_angles_are_those_of_transformers(name: str) -> None:
     frequency, factor = ROPE_INIT_FUNCTIONS[kind](theirs, "cpu", seq_len=length)
     angle = torch.arange(length).outer(frequency)
     cosine, sine = angles(kind, settings, length)
-    torch.testing.assert_close(cosine, angle.cos() * factor, rtol=0, atol=1e-4)
-    torch.testing.assert_close(sine, angle.sin() * factor, rtol=0, atol=1e-4)
+    return float(max((cosine - angle.cos() * factor).abs().max(), (sine - angle.sin() * factor).abs().max()))
 
 
 def angles(kind: str, settings: dict[str, Any], length: int) -> tuple[torch.Tensor, ...]:
+    return rotation_of(kind, settings).angles(length, length, torch.device("cpu"), Tables())
+
+
+def rotation_of(kind: str, settings: dict[str, Any]) -> Rotation:
     scaling = {f"rope_scaling.{key}": value for key, value in settings.items()}
     config = small(
         pos_emb="rotary",
@@ -68,7 +129,7 @@ def angles(kind: str, settings: dict[str, Any], length: int) -> tuple[torch.Tens
     )
     rotation = Rotation.of(config, 0)
     assert rotation is not None
-    return rotation.angles(length, length, torch.device("cpu"), Tables())
+    return rotation
 
 
 def test_a_larger_base_divides_the_slowest_frequency_by_the_factor() -> None:
@@ -82,6 +143,26 @@ def test_a_larger_base_divides_the_slowest_frequency_by_the_factor() -> None:
     cosine, sine = angles("ntk", {"factor": 4.0}, LONGEST)
     torch.testing.assert_close(cosine, torch.arange(LONGEST).outer(frequency).cos(), rtol=0, atol=1e-4)
     assert math.isclose(math.asin(float(sine[1, -1])), BASE**-0.75 / 4, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dynamic, long", "LongRoPE, long", "YaRN"])
+def test_in_each_document_angles_are_those_of_its_length(name: str) -> None:
+    kind, settings, _ = SCALINGS[name]
+    lengths = (20, 40, 70)
+    starts_BS = torch.cat([torch.full((length,), sum(lengths[:i])) for i, length in enumerate(lengths)]).unsqueeze(0)
+    rotation = rotation_of(kind, settings)
+    found = rotation.angles_at(positions_in_document(starts_BS), document_lengths(starts_BS))
+    for number, ours in enumerate(found):
+        alone = [angles(kind, settings, length)[number][:length] for length in lengths]
+        torch.testing.assert_close(ours[0], torch.cat(alone), rtol=0, atol=0)
+
+
+def test_of_lengths_that_grow_one_table_is_kept() -> None:
+    rotation, tables = rotation_of("dynamic", {"factor": 4.0}), Tables()
+    for length in (10, LONGEST, LONGEST + 1, 100, 10):
+        found = rotation.angles(length, length, torch.device("cpu"), tables)
+        torch.testing.assert_close(found, rotation.angles(length, length, torch.device("cpu"), Tables()))
+    assert len(tables._kept) == 1
 
 
 def test_layers_with_a_window_have_a_base_of_their_own() -> None:

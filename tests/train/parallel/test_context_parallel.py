@@ -84,6 +84,17 @@ STATES: dict[str, dict[str, Any]] = {
 STYLES = ("all_to_all", "ring", "hybrid")
 #: Those that a ring computes.
 ROUND = {name: config for name, config in KINDS.items() if name not in ("rpe", "bigbird")}
+SCALING = {"pos_emb": "rotary", "rope_scaling.original_max_position_embeddings": 6}
+#: Positions scaled by the length of the sequence, or of a document: some have at most six tokens, some have more.
+SCALED: dict[str, dict[str, Any]] = {
+    f"{kind}{name}": SCALING | {f"rope_scaling.{key}": value for key, value in settings.items()} | documents
+    for name, documents in (("", {}), (" documents", DOCUMENTS))
+    for kind, settings in (
+        ("yarn", {"rope_type": "yarn", "factor": 4.0}),
+        ("dynamic", {"rope_type": "dynamic", "factor": 4.0}),
+        ("longrope", {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0]}),
+    )
+}
 CP2, CP4 = (
     {"context_parallel_size": 2, "context_parallel_style": "all_to_all"},
     {"context_parallel_size": 4, "context_parallel_style": "all_to_all"},
@@ -151,7 +162,7 @@ def bound(kind: str) -> float:
 
 @pytest.mark.shows("context-parallel-size")
 def test_two_ranks_have_the_gradients_of_one() -> None:
-    for rank in run_ranks(both_ways, 2, KINDS | EXPERTS):
+    for rank in run_ranks(both_ways, 2, KINDS | EXPERTS | SCALED):
         assert {name: value for name, value in rank.items() if not value < bound(name)} == {}
 
 
@@ -167,7 +178,7 @@ def test_four_ranks_have_the_gradients_of_one() -> None:
 @pytest.mark.shows("context_parallel_style")
 def test_in_a_ring_ranks_have_the_gradients_of_one(ranks: int, style: str) -> None:
     """Sums of exponentials are divided in another order; in double precision, attention agrees to 1e-13 (test_ring)."""
-    for rank in run_ranks(both_ways, ranks, ROUND | EXPERTS | {"prompt": PROMPT}, "", style):
+    for rank in run_ranks(both_ways, ranks, ROUND | EXPERTS | SCALED | {"prompt": PROMPT}, "", style):
         assert {name: value for name, value in rank.items() if not value < 1.5e-5} == {}
 
 
@@ -192,12 +203,16 @@ def test_states_pass_between_layers_with_attention(ranks: int) -> None:
         ("a_loss_averaged_per_shard", "causal", "ring", 2),
         ("documents_that_begin_in_each_shard", "documents", "ring", 2),
         ("documents_that_begin_in_each_shard", "documents", "hybrid", 4),
+        ("lengths_of_a_shard", "dynamic", "ring", 2),
+        ("lengths_of_a_shard", "longrope", "ring", 4),
+        ("lengths_of_a_shard", "longrope documents", "ring", 2),
+        ("lengths_of_a_shard", "dynamic documents", "hybrid", 4),
         ("parts_of_another_rank", "causal", "hybrid", 4),
         ("capacity_of_each_shard", "capacity", "hybrid", 4),
     ],
 )
 def test_a_fault_planted_in_a_ring_is_seen(fault: str, kind: str, style: str, ranks: int) -> None:
-    given = (KINDS | EXPERTS | {"prompt": PROMPT | {"pos_emb": "rotary"}})[kind]
+    given = (KINDS | EXPERTS | SCALED | {"prompt": PROMPT | {"pos_emb": "rotary"}})[kind]
     assert run_ranks(both_ways, ranks, {kind: given}, fault, style)[0][kind] > 1e-3
 
 

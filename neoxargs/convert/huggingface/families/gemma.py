@@ -70,7 +70,7 @@ SCALAR = Setting(
     "query_pre_attn_scalar", ("softmax_scale",), 256, _scalar, lambda value: {"softmax_scale": float(value) ** -0.5}
 )
 #: The kinds of scaled positions that can be exported.
-SCALED = ("linear", "yarn", "llama3")
+SCALED = ("linear", "dynamic", "yarn", "llama3")
 SIZES = {"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "intermediate_size": 9216}
 SHARED = (
     kv_heads(4), head_width(256), weight_tying(True), activation("hidden_activation", "gelu_pytorch_tanh", gated=True),

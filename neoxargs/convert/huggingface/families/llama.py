@@ -20,6 +20,7 @@ from neoxargs.convert.huggingface.settings import (
     activation,
     head_width,
     kv_heads,
+    longest_positions,
     mlp_width_setting,
     only,
     requires,
@@ -32,7 +33,7 @@ from neoxargs.convert.huggingface.settings import (
 from neoxargs.convert.huggingface.windows import EVERY_WINDOW, NO_WINDOW, sliding_window
 
 #: The kinds of scaled positions that transformers' Llama has.
-SCALED = ("linear", "yarn", "llama3", "longrope")
+SCALED = ("linear", "dynamic", "yarn", "llama3", "longrope")
 
 
 def decoder_settings(scaled: tuple[str, ...] = SCALED, **defaults: Any) -> tuple[Setting, ...]:
@@ -41,7 +42,7 @@ def decoder_settings(scaled: tuple[str, ...] = SCALED, **defaults: Any) -> tuple
         same("hidden_size", "hidden_size", 4096),
         same("num_hidden_layers", "num_layers", 32),
         same("num_attention_heads", "num_attention_heads", 32),
-        same("max_position_embeddings", "max_position_embeddings", 2048),
+        longest_positions(2048),
         same("rms_norm_eps", "rms_norm_epsilon", 1e-6),
         same("initializer_range", "init_method_std", 0.02),
         same("attention_dropout", "attention_dropout", 0.0),
