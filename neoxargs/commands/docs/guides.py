@@ -26,6 +26,7 @@ PAGES = (
     "other-programs",
     "diff",
     "preview",
+    "long-context",
 )
 BLOCK = re.compile(r"^```(\S+)(?: (\S+))?( =)?\n(.*?)^```$", flags=re.M | re.S)
 
