@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from neoxargs.base.problems import Problems
 from neoxargs.cli import main
 from neoxargs.facts.context import in_words, parts_of_sequence, style_of, undivided_evaluation
 from tests.support.configure import configure
@@ -41,6 +42,14 @@ LLAMA = {
 def test_a_ring_where_ranks_cannot_divide_the_heads(changes: dict[str, Any], style: str) -> None:
     found, why = style_of((LLAMA | changes).__getitem__)
     assert found == style and why
+
+
+@pytest.mark.parametrize("asked", ["eval_prompts: [a]", "eval_prompts_file: prompts.txt", "eval_tasks: [lambada]"])
+def test_generation_within_training_is_refused(asked: str) -> None:
+    with pytest.raises(Problems) as refused:
+        configure(f"context_parallel_size: 2\n{asked}\n", gpus=2)
+    [problem] = refused.value.problems
+    assert {"context_parallel_size", asked.partition(":")[0]} <= {*problem.about}
 
 
 SHOWN = {"check": [], "plan": ["--device", "H100-80GB"], "preview": [], "explain": ["context_parallel_style"]}

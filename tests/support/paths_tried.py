@@ -48,12 +48,13 @@ ENGINES: list[Values] = [
 FP32, BF16 = {"precision": "fp32", "optimizer.type": "Adam"}, {"precision": "bfloat16", "optimizer.type": "Adam"}
 FP16: Values = {"precision": "fp16", "fp16.initial_scale_power": 8, "optimizer.type": "Adam"}
 MUON = {"precision": "bfloat16", "optimizer.type": "Muon"}
+TENSOR, CONTEXT = {"model_parallel_size": 2}, {"context_parallel_size": 2}
 #: Paths on which every change of ALONE is tried, or those of USUAL.
 PATHS: list[Values] = [engine | rest for engine in ENGINES for rest in (FP32, BF16, FP16, MUON)]
 #: Paths on which TOGETHER is tried.
 MORE_PATHS: list[Values] = [
     *(engine | BF16 for engine in ENGINES), {"optimizer.type": "Lion"}, FP32, ENGINES[1] | FP16, ENGINES[1] | MUON,
-    ENGINES[1] | BF16 | {"model_parallel_size": 2}, ENGINES[1] | BF16 | {"moe_num_experts": 4}, BF16 | {"lora.rank": 4},
+    *(ENGINES[1] | BF16 | more for more in (TENSOR, CONTEXT, {"moe_num_experts": 4})), BF16 | {"lora.rank": 4},
 ]  # fmt: skip
 
 
@@ -72,7 +73,6 @@ def changes(values: Values, needs: Values | None = None) -> list[Change]:
 
 Z = "zero_optimization."
 RECOMPUTED = {"checkpoint_activations": True}
-TENSOR = {"model_parallel_size": 2}
 #: What decides who draws a random number is compared without random numbers.
 NO_DROPOUT = {"hidden_dropout": 0, "attention_dropout": 0}
 #: Tried one at a time, where `check` accepts it and a run reads it; these on every path.
@@ -116,6 +116,9 @@ ALONE = [
     *changes({"contiguous_checkpointing": True, "activation_checkpointing.number_checkpoints": 4},
              RECOMPUTED | TENSOR | {"partition_activations": True}),
     *changes({"sequence_parallel": True}, TENSOR | NO_DROPOUT),
+    Change("context_parallel_size", 1, CONTEXT | NO_DROPOUT),
+    Change("context_parallel_style", "ring", CONTEXT | NO_DROPOUT),
+    Change("context_parallel_style", "all_to_all", CONTEXT | {"context_parallel_style": "ring"} | NO_DROPOUT),
     *changes({"pipe_partition_method": "uniform", "padded_vocab_size": 384}, NO_DROPOUT),
     *changes({"moe_expert_parallel_size": 2, "enable_expert_tensor_parallelism": True},
              {"moe_num_experts": 4, "expert_interval": 1, **NO_DROPOUT}),
@@ -202,8 +205,7 @@ NOT_TRIED = {
     "it selects modules as leaf_module.names does, which is tried": (
         f"{Z}leaf_module.classes {Z}leaf_module.name_suffixes"
     ),
-    "only runs with the same number of ranks are compared": "context_parallel_size global_num_gpus",
-    "no path has context parallel ranks": "context_parallel_style",
+    "only runs with the same number of ranks are compared": "global_num_gpus",
     "the layers take minutes to compile": "compile_layers",
 }
 

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 #: A path, and the settings that are tried on it.
 PART: list[tuple[Values, list[str]]] = [
     ({Z + "stage": 1} | FP32, [Z + "stage", Z + "reduce_bucket_size", Z + "contiguous_gradients",
-                               "checkpoint_activations", "train_micro_batch_size_per_gpu", "model_parallel_size"]),
+                               "checkpoint_activations", "train_micro_batch_size_per_gpu", "model_parallel_size",
+                               "context_parallel_size", "context_parallel_style"]),
     ({Z + "stage": 2} | FP16, [Z + "overlap_comm", Z + "round_robin_gradients", "fp16.loss_scale_window"]),
     ({Z + "stage": 3} | BF16, [Z + "stage", Z + "offload_optimizer.device", Z + "stage3_param_persistence_threshold",
                                "checkpoint_activations"]),

@@ -18,7 +18,9 @@ from neoxargs.resolve.compare.impact import Impact, Values
 #: The largest difference that rounding makes, by precision: of losses and weights, as a share of what training changes.
 ROUNDING = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}
 #: Settings that decide the path, which are tried between two paths -> the value that the other path has.
-BETWEEN_PATHS = {"zero_optimization.stage": 0, "pipe_parallel_size": 0, "model_parallel_size": 1}
+BETWEEN_PATHS = {
+    "zero_optimization.stage": 0, "pipe_parallel_size": 0, "model_parallel_size": 1, "context_parallel_size": 1,
+}  # fmt: skip
 #: Settings that change together -> the one that was changed.
 CHANGES_WITH = {
     "gradient_accumulation_steps": "train_micro_batch_size_per_gpu",
@@ -111,8 +113,9 @@ def _together(name: str, path: str) -> bool:
 def _routes(path: str, other: str) -> Iterator[str]:
     """Yield a path, and those that lie between it and another one."""
     yield path
-    if " tensor" not in other:
-        yield (path := path.replace(" tensor", ""))
+    for feature in (" tensor", " context"):
+        if feature not in other:
+            yield (path := path.replace(feature, ""))
     if not other.startswith("pipeline"):
         yield path.removeprefix("pipeline ")
 

@@ -349,9 +349,10 @@ def context_ranks_can_compute_attention(
 @check
 def context_parallel_excludes(
     context_parallel_size: int, optimizer__type: str, compile_layers: bool, eval_tasks: Sequence[str] | None,
+    eval_prompts: Sequence[str] | None, eval_prompts_file: str | None,
 ) -> Finding | None:  # fmt: skip
     """Context parallel ranks exchange their positions within attention, and sum the losses of their tokens. What needs
-    whole sequences elsewhere would compute another result from a part of each, without an error.
+    whole sequences elsewhere would compute another result from a part of each, without an error, or wait for ever.
 
         context_parallel_size: 2
         num_attention_heads: 4
@@ -363,6 +364,8 @@ def context_parallel_excludes(
         f"optimizer.type ({optimizer__type})": ("optimizer.type", is_onebit(optimizer__type)),
         "compile_layers": ("compile_layers", compile_layers),
         "eval_tasks": ("eval_tasks", bool(eval_tasks)),
+        "eval_prompts": ("eval_prompts", bool(eval_prompts)),
+        "eval_prompts_file": ("eval_prompts_file", bool(eval_prompts_file)),
     }
     found = {what: name for what, (name, refused) in others.items() if refused}
     if not found:

@@ -87,6 +87,14 @@ def test_a_promise_between_paths_needs_both(monkeypatch: pytest.MonkeyPatch) -> 
     assert found == {(0, 2): "rounding", (2, 0): "rounding", (1, 2): "unshown", (0, 1): "unshown"}
 
 
+@pytest.mark.parametrize("pair", [(1, 2), (2, 1), ("auto", "ring"), ("ring", "all_to_all"), ("ring", "hybrid")])
+def test_context_parallel_ranks_and_their_style_are_tried(pair: tuple[Any, Any]) -> None:
+    name = "context_parallel_style" if isinstance(pair[0], str) else "context_parallel_size"
+    first, other = (PLAIN | {"context_parallel_size": 2, name: value} for value in pair)
+    shown, _ = as_shown("rounding", [name], pair, (first, other))
+    assert shown == ("unshown" if "hybrid" in pair else "rounding")
+
+
 def test_what_must_change_no_bit_is_shown_with_each_part_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {PATH: [], "ZeRO-0 fp32 lion": [], "ZeRO-0 bf16 adam experts": ["save"]}
     table = {"alone": {}, "together": {"names": ["save", "log_interval"], "paths": paths}, "not tried": {}}
