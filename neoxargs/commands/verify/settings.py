@@ -35,7 +35,9 @@ OTHERS = {"split": ("60,30,10",), "optimizer.type": ("lamb", "adam", "lion")}
 #: Tried also where the file does not set them, because every run depends on them.
 ALWAYS = ("optimizer.type", "gradient_clipping", "weight_decay")
 #: Settings that other trials show than one with another value: see verify.py.
-BY_OTHER_TRIALS = ("load", "finetune", "model_parallel_size", "pipe_parallel_size", "context_parallel_size")
+BY_OTHER_TRIALS = (
+    "load", "finetune", "model_parallel_size", "pipe_parallel_size", "context_parallel_size", "context_parallel_style",
+)  # fmt: skip
 
 
 class Setting(Record):

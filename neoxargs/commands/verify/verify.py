@@ -164,7 +164,8 @@ class _Trials:
             return Verdict(name, *self._resumed())
         if name == "finetune":
             return Verdict(name, *self._finetuned())
-        if self.base.get(name) <= 1 and not (name == "pipe_parallel_size" and self.base.get(name)):
+        ranks = self.base.get("context_parallel_size" if name == "context_parallel_style" else name)
+        if ranks <= 1 and not (name == "pipe_parallel_size" and ranks):
             return Verdict(name, "not shown", "the model is not divided")
         return Verdict(name, *self._same_in_one_process())
 
