@@ -62,7 +62,8 @@ def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
 def _chosen(get: Callable[[str], Any]) -> tuple[str, str]:
     ranks, sharing = get("context_parallel_size"), _sharing(get)
     heads, keys = _heads(get, "num_attention_heads"), _heads(get, "num_kv_heads")
-    if all(kind in RECURRENT for kind in get("attention_config")):
+    kinds = get("attention_config")
+    if isinstance(kinds, list | tuple) and all(kind in RECURRENT for kind in kinds):
         return ALL_TO_ALL, "no layer has attention"
     if heads % ranks == 0:  # a ring computes attention once more in the backward pass
         return ALL_TO_ALL, f"{ranks} ranks divide {heads} heads"
