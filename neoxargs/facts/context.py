@@ -56,6 +56,8 @@ def in_words(config: Config) -> str:
 
 def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
     """Return how many consecutive context parallel ranks exchange heads; groups of as many are a ring."""
+    if get("context_parallel_size") == 1:
+        return 1
     return {ALL_TO_ALL: get("context_parallel_size"), RING: 1}.get(style_of(get)[0]) or _sharing(get)
 
 
