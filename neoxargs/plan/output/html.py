@@ -61,7 +61,9 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     yield _section("Stages", "peak memory per rank in each pipeline stage", stages_chart(plan))
     context = f" x context {plan.layout.context}" if plan.layout.context > 1 else ""
     layout = f"tensor {plan.layout.tensor}{context} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
-    labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
+    letters = "; d is the replica" + ", c the context parallel rank" * bool(context)
+    letters += ", t the tensor parallel rank" * (plan.layout.tensor > 1)
+    labels = letters if plan.layout.ranks <= MAX_LABELLED else ""
     legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
     yield _section("Ranks", legend, ranks_chart(plan))
     yield _section("Step time", f"about {ranged(plan.speed.step, plan.time_error, format_duration)}", step_chart(plan))

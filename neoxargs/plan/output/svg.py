@@ -8,6 +8,7 @@ from itertools import groupby
 
 from neoxargs.base.charts.bars import GAP, LEFT, RIGHT, legend, limit_mark, stacked_bar
 from neoxargs.base.text import format_bytes, format_count, format_duration, format_percent
+from neoxargs.facts.layout import Layout
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.placement import RankPlacement, rank_placements
 from neoxargs.plan.memory.breakdown import PHASES, RankMemory
@@ -87,20 +88,21 @@ def ranks_chart(plan: Plan) -> str:
 
 
 def _host(name: str, members: Sequence[RankPlacement], plan: Plan, labelled: bool) -> str:
-    groups = groupby(members, key=lambda placement: (placement.pipe, placement.data))
+    groups = groupby(members, key=lambda placement: (placement.pipe, placement.data, placement.context))
     drawn = "".join(
         f'<span class="group" style="background: {style.stage_colour(pipe, plan.layout.pipe)}">'
-        f"{''.join(_cell(placement, labelled, plan.layout.context > 1) for placement in group)}</span>"
-        for (pipe, _), group in groups
+        f"{''.join(_cell(placement, labelled, plan.layout) for placement in group)}</span>"
+        for (pipe, *_), group in groups
     )
     return f'<div class="host"><h3>{escape(name)}</h3><div class="cells">{drawn}</div></div>'
 
 
-def _cell(placement: RankPlacement, labelled: bool, several: bool) -> str:
+def _cell(placement: RankPlacement, labelled: bool, layout: Layout) -> str:
     rank, host, slot, tensor, pipe, data, context = placement
     title = f"rank {rank}: {host} slot {slot}, stage {pipe}, replica {data}, tensor parallel rank {tensor}"
-    title += f", context parallel rank {context}" if several else ""
-    inside = f"{rank}<small>d{data} t{tensor}</small>" if labelled else ""
+    title += f", context parallel rank {context}" if layout.context > 1 else ""
+    letters = f"d{data}" + f" c{context}" * (layout.context > 1) + f" t{tensor}" * (layout.tensor > 1)
+    inside = f"{rank}<small>{letters}</small>" if labelled else ""
     return f'<span class="cell" title="{escape(title)}">{inside}</span>'
 
 

@@ -70,6 +70,14 @@ def test_the_legend_of_the_ranks_says_how_many_stages_it_omits(middle: str) -> N
         assert (note in ranks_chart(plan)) and ("colours of" in ranks_chart(plan)) == bool(note)
 
 
+def test_ranks_are_joined_by_tensor_parallelism_and_labelled_by_their_places(middle: str) -> None:
+    changes = ["model_parallel_size=2", "context_parallel_size=2", "gradient_accumulation_steps=2"]
+    plan, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=8, gpu_memory=40))
+    drawn = ranks_chart(plan)
+    assert drawn.count('class="group"') == 4
+    assert re.findall("<small>(.*?)</small>", drawn)[:5] == ["d0 c0 t0", "d0 c0 t1", "d0 c1 t0", "d0 c1 t1", "d1 c0 t0"]
+
+
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_the_labels_of_ranks_have_contrast_on_the_colour_of_every_stage(scheme: int) -> None:
     tint, cell = (re.findall(f"--{name}: ([^;]+);", STYLE)[scheme] for name in ("tint", "cell"))
