@@ -24,8 +24,12 @@ INSTEAD = {
 
 
 def unusable_kernels(spec: RunSpec) -> Iterator[Problem]:
-    """Yield an error if the kernel that is named cannot compute what a layer asks, whatever the GPU."""
-    yield from unusable(spec.config, _gpu(spec))
+    """Yield an error if the kernel that is named cannot compute what a layer asks, whatever the GPU.
+
+    A ring names one on GPUs only.
+    """
+    if spec.resources.device != "cpu" or spec.resources.remote or spec.config.attention.attention_backend != "auto":
+        yield from unusable(spec.config, _gpu(spec))
 
 
 def unusable_here(spec: RunSpec) -> Iterator[Problem]:

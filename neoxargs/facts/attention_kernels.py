@@ -121,8 +121,9 @@ def obstacle(kernel: str, asked: Asked, place: Place) -> str:
     if kernel == "flex":
         reasons |= {
             "Triton or a C compiler is missing": not place.compiles,
-            f"its heads have a multiple of 16 dimensions, up to 256, not {asked.width}": asked.width not in FLEX_WIDTHS,
-            f"with torch {torch}, its heads have a power of two of dimensions, not {asked.width}": (
+            f"it needs heads of a multiple of 16 dimensions, up to 256, not of {asked.width}": asked.width
+            not in FLEX_WIDTHS,
+            f"with torch {torch}, it needs heads of a power of two of dimensions, not of {asked.width}": (
                 asked.width.bit_count() > 1 and place.torch < TORCH_WITH_ALL_WIDTHS
             ),
         }
@@ -130,7 +131,8 @@ def obstacle(kernel: str, asked: Asked, place: Place) -> str:
         reasons |= {
             f"torch {torch} does not have it; 2.13 has": place.torch < TORCH_WITH_VARLEN,
             "it computes in fp16 and bf16 only": not asked.half,
-            f"its heads have a multiple of 8 dimensions, up to 256, not {asked.width}": asked.width not in FLASH_WIDTHS,
+            f"it needs heads of a multiple of 8 dimensions, up to 256, not of {asked.width}": asked.width
+            not in FLASH_WIDTHS,
             "it has no ALiBi": asked.bias == "alibi",
             "it cannot bound scores": asked.rule.softcap,
             f"it has no {asked.kind} blocks": asked.sparse,
@@ -209,24 +211,26 @@ def _choice_in_ring(asked: Asked, place: Place) -> Choice:
 
 def unusable(config: Config, place: Place) -> Iterator[Problem]:
     """Yield an error if the kernel that the configuration names cannot compute a layer there."""
-    name, refused = "attention_backend", [choice for choice in choices(config, place) if choice.refused]
-    advice = f"set {name}: auto, which chooses a kernel that can"
+    refused = [choice for choice in choices(config, place) if choice.refused]
+    if not refused:
+        return
+    first, name = refused[0], "attention_backend"
+    value: str = first.kernel
+    advice, source = f"set {name}: auto, which chooses a kernel that can", config.place(name)
     if uses_ring(config) and place.device == "cuda":
-        name, advice = "context_parallel_style", "set context_parallel_style: all_to_all"
+        name, value = "context_parallel_style", style_of(config.get)[0]
+        source = config.place(name) or config.place("context_parallel_size")  # auto has chosen the ring
+        advice = "set context_parallel_style: all_to_all"
         heads = config.shape.num_attention_heads // config.parallel.model_parallel_size
         if heads % config.parallel.context_parallel_size:
             advice += f" and context_parallel_size to a divisor of {heads}, the heads of a tensor parallel rank"
-    if refused:
-        first = refused[0]
-        asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""
-        layers = f"{len(refused)} layer{'s' * (len(refused) > 1)}"
-        value = style_of(config.get)[0] if name == "context_parallel_style" else first.kernel
-        what = f"{name} ({value}) cannot compute {layers}{asked}: {first.refused}"
-        where = "" if place.device == "cuda" else "; if the run is for GPUs, check it with deepy check --gpus N"
-        dropout = "set attention_dropout: 0, or " if first.refused == NO_DROPOUT else ""
-        hint = f"{dropout}{advice}{where}"
-        about = tuple(dict.fromkeys((name, first.decided_by or name)))
-        yield Problem(what, config.place(name), hint, id="attention-backend-unusable", about=about)
+    asked = f" ({' and '.join(first.asked.words)})" if first.asked.words else ""
+    layers = f"{len(refused)} layer{'s' * (len(refused) > 1)}"
+    what = f"{name} ({value}) cannot compute {layers}{asked}: {first.refused}"
+    where = "" if place.device == "cuda" else "; if the run is for GPUs, check it with deepy check --gpus N"
+    dropout = "set attention_dropout: 0, or " if first.refused == NO_DROPOUT else ""
+    about = tuple(dict.fromkeys((name, first.decided_by or name)))
+    yield Problem(what, source, f"{dropout}{advice}{where}", id="attention-backend-unusable", about=about)
 
 
 def describe_kernels(chosen: Iterable[Choice]) -> str:

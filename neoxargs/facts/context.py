@@ -42,7 +42,9 @@ def style_of(get: Callable[[str], Any]) -> tuple[str, str]:
         return _chosen(get)
     sharing, ranks, keys = _sharing(get), get("context_parallel_size"), _heads(get, "num_kv_heads")
     if named == HYBRID and sharing in {1, ranks}:
-        return (RING if sharing == 1 else ALL_TO_ALL), f"of {ranks} ranks, {sharing} can divide {keys} key heads"
+        if sharing == 1:
+            return RING, f"no two of {ranks} ranks can divide {keys} key and value heads"
+        return ALL_TO_ALL, f"all {ranks} ranks can divide {keys} key and value heads"
     return named, "context_parallel_style"
 
 
@@ -51,7 +53,9 @@ def in_words(config: Config) -> str:
     if (ranks := config.parallel.context_parallel_size) == 1:
         return ""
     style, why = style_of(config.get)
-    return f"{style} over {ranks} ranks ({why})"
+    heads = ranks_with_other_heads(config.get)
+    of = f"{heads} x {ranks // heads} ranks, heads x ring" if style == HYBRID else f"{ranks} ranks"
+    return f"{style} over {of} ({why})"
 
 
 def ranks_with_other_heads(get: Callable[[str], Any]) -> int:

@@ -58,10 +58,10 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     mscale_all_dim: Positive | None = param(None, ours=True)
     """Coefficient in the denominator of the ratio from which `yarn` computes `attention_factor`: see `mscale`."""
 
-    short_factor: list[float] | None = param(None, ours=True)
+    short_factor: list[Positive] | None = param(None, ours=True)
     """Divisors of the frequencies, one per frequency, that `longrope` uses for a sequence no longer than the original
     context."""
 
-    long_factor: list[float] | None = param(None, ours=True)
+    long_factor: list[Positive] | None = param(None, ours=True)
     """Divisors of the frequencies, one per frequency, that `longrope` uses for a sequence longer than the original
     context."""

@@ -73,6 +73,15 @@ def test_kernels_that_need_a_gpu() -> None:
     assert [*attention.unusable_here(run_of(BF16 + "attention_backend: flex\nattention_dropout: 0.1", ON_CPU))] == []
 
 
+@pytest.mark.parametrize("style", ["", "context_parallel_style: ring\n"])
+def test_a_ring_needs_a_kernel_on_gpus_only(style: str) -> None:
+    text = f"context_parallel_size: 4\nnum_attention_heads: 6\nhead_dim: 8\n{style}"
+    (problem,) = attention.unusable_kernels(run_of(text))
+    assert problem.where and problem.where.line == (4 if style else 1)
+    for found in (attention.unusable_kernels(run_of(text, ON_CPU)), attention.unusable_here(run_of(text, ON_CPU))):
+        assert [*found] == []
+
+
 LONG = BF16 + "seq_length: 4096\nmax_position_embeddings: 4096\n"
 STORED = {
     "bounded, dropout": "attn_logit_softcapping: 50\nattention_dropout: 0.1\n",

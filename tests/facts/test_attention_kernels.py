@@ -151,7 +151,7 @@ def test_the_log_begins_with_the_kernels() -> None:
     divided = configure("{context_parallel_size: 4, num_attention_heads: 6, num_kv_heads: 2, head_dim: 16}", gpus=4)
     kernel, context = attention_line(divided, torch.device("cpu"))
     assert kernel.startswith("attention: unfused in ")  # those of chunks, not torch's kernels
-    assert context.startswith("context parallel: hybrid over 4 ranks (")
+    assert context.startswith("context parallel: hybrid over 2 x 2 ranks, heads x ring (")
 
 
 @pytest.mark.parametrize(("heads", "also"), [(4, False), (6, True)])

@@ -64,9 +64,9 @@ def test_the_style_and_why_are_shown_before_a_launch(
     (file := tmp_path / "my.yml").write_text(text, encoding="utf-8")
     main([command, *SHOWN[command], str(file), "--gpus", "4"])
     words = in_words(configure(text, gpus=4))
-    assert words.startswith("hybrid over 4 ranks (") if ranks > 1 else not words
+    assert words.startswith("hybrid over 2 x 2 ranks") if ranks > 1 else not words
     shown = " ".join(capsys.readouterr().out.split())
-    assert words in shown and (" over 4 ranks (" in shown) == (ranks > 1)
+    assert words in shown and ("hybrid over" in shown) == (ranks > 1)
 
 
 @pytest.mark.parametrize(("iters", "steps", "told"), [(10, 1, 1), (10, 2, 0), (8, 1, 0), (0, 1, 0)])

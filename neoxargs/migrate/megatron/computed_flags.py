@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from neoxargs.base.problems import listed
 from neoxargs.migrate.megatron import experts
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.megatron.reading import Option, Reading
@@ -47,7 +48,7 @@ def context_style(reading: Reading, option: Option) -> None:
     if style := styles.get(given):
         reading.set("context_parallel_style", style)
     else:
-        reading.leave_out(option, f"context_parallel_style has {' and '.join(CONTEXT_STYLES)} for all layers")
+        reading.leave_out(option, f"context_parallel_style is one of {listed([*CONTEXT_STYLES], 'and')} for all layers")
 
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:

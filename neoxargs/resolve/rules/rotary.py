@@ -82,6 +82,25 @@ def llama3_frequency_range(
 
 
 @check
+def yarn_rotation_range(
+    rope_scaling__rope_type: str, rope_scaling__beta_fast: float, rope_scaling__beta_slow: float
+) -> Finding | None:
+    """YaRN keeps frequencies with more rotations than beta_fast within the original context, divides those with fewer
+    than beta_slow by the factor, and blends the two between them. Swapped, it scales the frequencies that it should
+    keep.
+
+        pos_emb: rotary
+        rope_scaling: {rope_type: yarn, factor: 8, beta_fast: 1, beta_slow: 32}
+    """
+    fast, slow = rope_scaling__beta_fast, rope_scaling__beta_slow
+    if rope_scaling__rope_type != "yarn" or slow < fast:
+        return None
+    what = f"rope_scaling.beta_slow ({slow:g}) must be less than rope_scaling.beta_fast ({fast:g})"
+    about = ["rope_scaling.beta_slow", "rope_scaling.beta_fast"]
+    return refuse(what, "for example, set beta_slow: 1 and beta_fast: 32, as in YaRN's paper", about=about)
+
+
+@check
 def longrope_factors_cover_every_frequency(
     rope_scaling__rope_type: str,
     rope_scaling__short_factor: Sequence[float] | None,

@@ -87,11 +87,13 @@ def seq_length_phases_are_divided_by_sequence_parallelism(
     if not wrong:
         return None
     factors = " x ".join(name if name == "2" else f"{name} ({size})" for name, size in sizes.items())
-    what = f"{PHASES}: {'with sequence_parallel, ' * sequence_parallel}lengths must be multiples of {factors}, "
-    what += f"and {listed(wrong, 'and')} {'is' if len(wrong) == 1 else 'are'} not"
+    what = f"{PHASES}: {'with sequence_parallel, ' * sequence_parallel}lengths must be multiples of {factors}"
+    what += (
+        f"{f' = {unit}' if len(sizes) > 1 else ''}, and {listed(wrong, 'and')} {'is' if len(wrong) == 1 else 'are'} not"
+    )
     about = [PHASES, *["sequence_parallel"] * sequence_parallel, *(name for name in sizes if name != "2")]
     removed = "sequence_parallel" if sequence_parallel else "context_parallel_size"
-    return refuse(what, f"use other lengths, or remove {removed}", about=about)
+    return refuse(what, f"use multiples of {unit}, or remove {removed}", about=about)
 
 
 @check
