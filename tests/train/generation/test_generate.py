@@ -155,7 +155,7 @@ BY_LENGTH = {
         {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 4.0, 16.0, 64.0]},
         [9, 1, 1, 12, 7, 1],
     ),
-    "dynamic": ({"rope_type": "dynamic", "factor": 8.0}, [9, 1, 1, 12, 7, 8]),
+    "dynamic": ({"rope_type": "dynamic", "factor": 1000.0}, [9, 1, 1, 12, 7, 8]),
 }
 
 

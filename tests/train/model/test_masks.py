@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from neoxargs.train.model import attention
 from neoxargs.train.model.bias import alibi, local_slopes
@@ -77,7 +78,7 @@ def test_what_layers_share_goes_with_the_model(changes: dict[str, Any]) -> None:
 
 
 def flat(values: Iterable[Any]) -> list[Tensor]:
-    return [tensor for value in values for tensor in (value if isinstance(value, tuple) else (value,))]
+    return [leaf for leaf in tree_leaves([*values]) if torch.is_tensor(leaf)]
 
 
 def test_slopes_of_a_tensor_parallel_rank() -> None:
