@@ -80,8 +80,24 @@ def expert_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
     })  # fmt: skip
 
 
-def context_messages(sizes: ActivationSizes, stage: Stage) -> tuple[Messages, Messages]:
-    """Return what the context parallel ranks send each other in a micro batch: exchanging heads, and in a ring.
+class ContextMessages(NamedTuple):
+    """Those of a micro batch, by the ranks that send them to each other."""
+
+    heads: Messages
+    """Among the ranks that exchange heads."""
+    ring: Messages
+    """Between neighbours in a ring."""
+    all_ranks: Messages
+    """Among all context parallel ranks."""
+
+    def sent(self, sizes: ActivationSizes) -> float:
+        """Return the bytes that a rank sends."""
+        among = bytes_sent(self.heads, sizes.other_heads) + bytes_sent(self.all_ranks, sizes.context)
+        return among + bytes_sent(self.ring, 1)
+
+
+def context_messages(sizes: ActivationSizes, stage: Stage) -> ContextMessages:
+    """Return what the context parallel ranks send each other in a micro batch.
 
     Queries, keys and values are sent together, and what attention computes is sent back; their gradients likewise. In a
     ring, each rank passes on the keys and values of all others, and in the backward pass also gradients of them in
@@ -90,19 +106,18 @@ def context_messages(sizes: ActivationSizes, stage: Stage) -> tuple[Messages, Me
     exchanged: Messages = Counter()
     around: Messages = Counter()
     if sizes.context == 1:
-        return exchanged, around
+        return ContextMessages(exchanged, around, Counter())
     shape, layers = sizes.config.shape, sum(has_attention(sizes.config, layer) for layer in stage.layers)
     queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
     keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
     passes = 3 if recomputed_groups(sizes.config, len(stage.layers)) else 2
-    exchanged.update(_states(sizes, stage, passes))
     if sizes.other_heads > 1:
         exchanged[Message("all_to_all", queries + 2 * keys)] += passes * layers
         exchanged[Message("all_to_all", queries)] += passes * layers
     if (ring := sizes.context // sizes.other_heads) > 1:
         around[Message("send", 2 * keys)] += passes * layers * (ring - 1)
         around[Message("send", 2 * keys // sizes.number_size * SINGLE)] += layers * ring
-    return exchanged, around
+    return ContextMessages(exchanged, around, _states(sizes, stage, passes))
 
 
 def router_messages(sizes: ActivationSizes, stage: Stage) -> Messages:

@@ -30,6 +30,7 @@ from neoxargs.plan.memory.stages import Stage
 from neoxargs.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
 from neoxargs.plan.memory.weights import first_uses
 from neoxargs.plan.time.communication import (
+    ContextMessages,
     Messages,
     Operator,
     bytes_sent,
@@ -164,9 +165,10 @@ def estimate_speed(
     heads = sizes.other_heads
     ring = layout.context // heads
     context = batches * max(
-        _time(exchanged, heads, links.experts(heads), assumed)
-        + max(0.0, _time(around, ring, links.ring, assumed) - _hides(config, stage, sizes, device))
-        for (exchanged, around), stage in zip(attended, stages, strict=True)
+        _time(sent_by.heads, heads, links.experts(heads), assumed)
+        + _time(sent_by.all_ranks, layout.context, links.experts(layout.context), assumed)
+        + max(0.0, _time(sent_by.ring, ring, links.ring, assumed) - _hides(config, stage, sizes, device))
+        for sent_by, stage in zip(attended, stages, strict=True)
     )
     speed = Speed(
         flops_per_token=flops_per_token(config, rows),
@@ -350,7 +352,7 @@ def _communication_volume(
     stages: list[Stage],
     collectives: list[Messages],
     exchanges: list[tuple[Messages, Messages]],
-    attended: list[tuple[Messages, Messages]],
+    attended: list[ContextMessages],
 ) -> CommunicationVolume:
     """Return the volumes of a step. collectives, exchanges, attended: those of a micro batch in tensor, expert
     and context groups.
@@ -365,9 +367,7 @@ def _communication_volume(
             batches
             * max(bytes_sent(tokens, divided) + bytes_sent(routed, sizes.context) for tokens, routed in exchanges)
         ),
-        context=int(
-            batches * max(bytes_sent(heads, sizes.other_heads) + bytes_sent(ring, 1) for heads, ring in attended)
-        ),
+        context=int(batches * max(messages.sent(sizes) for messages in attended)),
         # gradients in fp32 to the host, and weights back
         host=states.partition * (SINGLE + states.number_size) if states.offloaded else 0,
     )

@@ -73,12 +73,10 @@ def llama3_frequency_range(
         pos_emb: rotary
         rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4}
     """
-    low, high = rope_scaling__low_freq_factor, rope_scaling__high_freq_factor
-    if rope_scaling__rope_type != "llama3" or low < high:
+    bounds = {"low_freq_factor": rope_scaling__low_freq_factor, "high_freq_factor": rope_scaling__high_freq_factor}
+    if rope_scaling__rope_type != "llama3":
         return None
-    what = f"rope_scaling.low_freq_factor ({low:g}) must be less than rope_scaling.high_freq_factor ({high:g})"
-    about = ["rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor"]
-    return refuse(what, "for example, set low_freq_factor: 1 and high_freq_factor: 4, as in Llama 3", about=about)
+    return _empty_range(bounds, "for example, set low_freq_factor: 1 and high_freq_factor: 4, as in Llama 3")
 
 
 @check
@@ -92,12 +90,19 @@ def yarn_rotation_range(
         pos_emb: rotary
         rope_scaling: {rope_type: yarn, factor: 8, beta_fast: 1, beta_slow: 32}
     """
-    fast, slow = rope_scaling__beta_fast, rope_scaling__beta_slow
-    if rope_scaling__rope_type != "yarn" or slow < fast:
+    bounds = {"beta_slow": rope_scaling__beta_slow, "beta_fast": rope_scaling__beta_fast}
+    if rope_scaling__rope_type != "yarn":
         return None
-    what = f"rope_scaling.beta_slow ({slow:g}) must be less than rope_scaling.beta_fast ({fast:g})"
-    about = ["rope_scaling.beta_slow", "rope_scaling.beta_fast"]
-    return refuse(what, "for example, set beta_slow: 1 and beta_fast: 32, as in YaRN's paper", about=about)
+    return _empty_range(bounds, "for example, set beta_slow: 1 and beta_fast: 32, as in YaRN's paper")
+
+
+def _empty_range(bounds: dict[str, float], advice: str) -> Finding | None:
+    """Refuse a lower bound that is not less than the upper one. bounds: both, by their names in rope_scaling."""
+    (low, lower), (high, upper) = bounds.items()
+    if lower < upper:
+        return None
+    what = f"rope_scaling.{low} ({lower:g}) must be less than rope_scaling.{high} ({upper:g})"
+    return refuse(what, advice, about=[f"rope_scaling.{name}" for name in bounds])
 
 
 @check

@@ -178,7 +178,11 @@ class SelfAttention(nn.Module):
                 bound = length = seq * self.ring.size
                 positions = self._own_positions(seq, device) if positions is None else self.attended.of(positions)
             if starts_BS is not None and positions is not None and self.reset_positions and rotation.depends_on_length:
-                return rotation.angles_at(positions, self.attended.of(document_lengths(starts_BS)))
+                return self.masks.tables.derived(
+                    ("angles by length", rotation.name),
+                    starts_BS,
+                    lambda: rotation.angles_at(positions, self.attended.of(document_lengths(starts_BS))),
+                )
         cosine, sine = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return cosine[:seq], sine[:seq]

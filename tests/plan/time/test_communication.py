@@ -10,6 +10,7 @@ from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.time.communication import (
     Messages,
+    context_messages,
     expert_messages,
     pipeline_messages,
     tensor_messages,
@@ -108,3 +109,18 @@ def test_tokens_travel_to_their_experts_and_back_in_both_passes() -> None:
     assert of_experts(beside_tensor) == [Counter({("all_to_all", HIDDEN): 2 * 4, counts: 2})]
     in_one_stage = configuration(**alone, moe_expert_interval=2, pipe_parallel_size=2)
     assert of_experts(in_one_stage) == [Counter({("all_to_all", 2 * HIDDEN): 4, counts: 1}), Counter()]
+
+
+def test_states_of_recurrent_layers_go_to_all_context_ranks() -> None:
+    """In a ring a rank has two chunks, each with a state."""
+    sent = {}
+    for style in ("all_to_all", "ring"):
+        sizes = ActivationSizes(
+            configuration(
+                model_parallel_size=1, context_parallel_size=4, context_parallel_style=style,
+                attention_config=["mamba", "mamba"], mamba_inner_size=64,
+            )
+        )  # fmt: skip
+        (stage,) = pipeline_stages(sizes.config, ROWS)
+        sent[style] = context_messages(sizes, stage).sent(sizes)
+    assert sent["ring"] == 2 * sent["all_to_all"] > 0

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from neoxargs.config.config import Config
+from neoxargs.resolve.effects.switched_off import switched_off_by
 from neoxargs.train.model import rotary
 from neoxargs.train.model.documents import document_lengths, positions_in_document
 from neoxargs.train.model.rotary import Rotation, Scaling
@@ -118,16 +120,19 @@ def angles(kind: str, settings: dict[str, Any], length: int) -> tuple[torch.Tens
     return rotation_of(kind, settings).angles(length, length, torch.device("cpu"), Tables())
 
 
-def rotation_of(kind: str, settings: dict[str, Any]) -> Rotation:
+def config_of(kind: str, settings: dict[str, Any]) -> Config:
     scaling = {f"rope_scaling.{key}": value for key, value in settings.items()}
-    config = small(
+    return small(
         pos_emb="rotary",
         rotary_emb_base=BASE,
         max_position_embeddings=LONGEST,
         **{"rope_scaling.rope_type": kind},
         **scaling,
     )
-    rotation = Rotation.of(config, 0)
+
+
+def rotation_of(kind: str, settings: dict[str, Any]) -> Rotation:
+    rotation = Rotation.of(config_of(kind, settings), 0)
     assert rotation is not None
     return rotation
 
@@ -173,3 +178,26 @@ def test_layers_with_a_window_have_a_base_of_their_own() -> None:
     local, full = Rotation.of(config, 0), Rotation.of(config, 1)
     assert local == Rotation(8, 100) and full is not None and full.scaling is not None
     assert (full.base, full.scaling.factor) == (10000, 4.0)
+
+
+#: Settings besides those of SCALINGS, which change the angles of the kinds that have them.
+OTHERS: dict[str, dict[str, Any]] = {
+    "low_freq_factor": {"low_freq_factor": 0.2},
+    "high_freq_factor": {"high_freq_factor": 9.0},
+    "beta_fast": {"beta_fast": 2.0},
+    "beta_slow": {"beta_slow": 0.1},
+    "truncate": {"truncate": False},
+    "mscale": {"mscale": 0.7, "mscale_all_dim": 1.0},
+    "short_factor": {"short_factor": [3.0] * 4, "long_factor": [5.0] * 4},
+    "original_max_position_embeddings": {"original_max_position_embeddings": 20},
+}
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"])
+def test_what_is_said_to_have_no_effect_has_none(kind: str) -> None:
+    given = {"longrope": LONGROPE, "llama3": {"factor": 8.0, **LLAMA3}}.get(kind, {"factor": 4.0})
+    for name, changes in OTHERS.items():
+        settings = {**given, **changes}
+        told = switched_off_by(config_of(kind, settings), f"rope_scaling.{name}") is not None
+        pairs = zip(angles(kind, settings, 100), angles(kind, given, 100), strict=True)
+        assert told == all(torch.equal(one, other) for one, other in pairs), name

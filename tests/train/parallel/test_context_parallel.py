@@ -639,16 +639,22 @@ def resumed(folder: str, trials: dict[str, Trial]) -> dict[str, list[float]]:
     return found
 
 
+GROUPED = KINDS["grouped"]
 RESUMED = {
-    1: {"alone": Trial()},
+    1: {"alone": Trial(GROUPED)},
     2: {
-        "cp2": Trial(CP2),
-        "cp2, ring": Trial(CP2 | RING),
-        "tp2": Trial(TENSOR),
-        "dp2": Trial(),
-        "cp2, ZeRO-3": staged(3, CP2),
+        "cp2": Trial(GROUPED | CP2),
+        "cp2, ring": Trial(GROUPED | CP2 | RING),
+        "tp2": Trial(GROUPED | TENSOR),
+        "dp2": Trial(GROUPED),
+        "cp2, ZeRO-3": staged(3, GROUPED | CP2),
     },
-    4: {"cp4": Trial(CP4), "cp2 x pp2": Trial(CP2 | TWO_STAGES), "cp2 x dp2, ZeRO-1": staged(1, CP2)},
+    4: {
+        "cp4": Trial(GROUPED | CP4),
+        "cp4, hybrid": Trial(GROUPED | CP4 | HYBRID),
+        "cp2 x pp2": Trial(GROUPED | CP2 | TWO_STAGES),
+        "cp2 x dp2, ZeRO-1": staged(1, GROUPED | CP2),
+    },
 }
 #: Of a run with experts that context parallel ranks divide.
 RESUMED_EXPERTS = {
@@ -659,7 +665,7 @@ RESUMED_EXPERTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("config", "layouts"), [({}, RESUMED), (MOE | BY_TWO, RESUMED_EXPERTS)])
+@pytest.mark.parametrize(("config", "layouts"), [(GROUPED, RESUMED), (MOE | BY_TWO, RESUMED_EXPERTS)])
 def test_a_checkpoint_is_independent_of_the_axis(
     tmp_path: Path, config: dict[str, Any], layouts: dict[int, dict[str, Trial]]
 ) -> None:
