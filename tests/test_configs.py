@@ -25,7 +25,7 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.runs.run_spec import RunSpec
 from neoxargs.targets.deepspeed import deepspeed_json, runner_flags
-from tests.support.paths import CONFIGS
+from tests.support.paths import CONFIGS, NEOX_HEAD, needs_corpus
 from tests.support.reference import read
 
 SUMMARY = Path(__file__).parent / "snapshots" / "configs.txt"
@@ -146,6 +146,18 @@ def test_models_layouts_and_machines_share_no_key() -> None:
     folders = (MODELS, LAYOUTS, MACHINES)
     models, layouts, machines = ({key for path in folder.values() for key in keys(path)} for folder in folders)
     assert not models & layouts | models & machines | layouts & machines
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("pythia") or name == "gpt-neox-20b"])
+def test_a_model_names_the_precision_that_it_was_trained_in(name: str) -> None:
+    """Precision is a key of the machines' files, so that of the original run can only be told."""
+    size = name.removeprefix("pythia-").replace(".", "-").upper()
+    original = NEOX_HEAD / ("20B.yml" if name == "gpt-neox-20b" else f"pythia/{size}.yml")
+    trained = resolve([original], gpus=64).precision.precision.replace("bfloat16", "bf16")
+    assert f"# Trained in {trained}" in MODELS[name].read_text(encoding="utf-8")
+    files = [MODELS[name], LAYOUTS["zero1"], MACHINES["a100"]]
+    assert not trainer_problems(resolve(files, ["precision=fp16"], gpus=64))
 
 
 @pytest.mark.parametrize("folder", [MODELS, LAYOUTS, MACHINES], ids=["models", "layouts", "machines"])
