@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import set_eval_frame
 
 from neoxargs.train.model.mlp import FeedForward
 from neoxargs.train.ops import ring
@@ -81,6 +82,16 @@ def test_the_plan_agrees_with_a_product_of_both_styles(bench: Any) -> None:
     [row] = bench.compare("gpt-2-small", "data-parallel", [KEPT, *sets])
     assert row.memory_error == pytest.approx(0, abs=0.01)
     assert row.agrees and {operator for operator, _ in row.traced.tensor} == {"all_to_all", "send"}
+
+
+def test_keys_are_freed_where_a_call_keeps_its_arguments(bench: Any) -> None:
+    """As all calls do once torch's compiler evaluates the frames of Python."""
+    before = set_eval_frame(False)
+    try:
+        for row in bench.compare("pythia-70m", "tp2-pp2", ["context_parallel_size=2", *RING]):
+            assert row.agrees, bench._in_words(row)
+    finally:
+        set_eval_frame(before)
 
 
 def test_keys_that_a_rank_of_a_ring_keeps_are_seen(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

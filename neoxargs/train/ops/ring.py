@@ -62,7 +62,7 @@ class _Ring(torch.autograd.Function):
                 merged[..., own, :] = merged[..., own, :] * before + found * share
                 lse[..., own] = both_lse
 
-        _go_around(axis, torch.stack((key, value)), visit)
+        _go_around(axis, key, value, visit)
         context = merged.to(query.dtype)
         ctx.save_for_backward(query, key, value, context, lse)
         ctx.ring = axis, block, sees
@@ -94,10 +94,7 @@ class _Ring(torch.autograd.Function):
             for pair in _pairs(axis, source, sees, query.shape[-2]):
                 add_gradients(*pair, both, carried)
 
-        # Held by nobody else, so that each is freed when the next one has arrived.
-        of_both = _go_around(
-            axis, torch.stack((key, value)), visit, torch.zeros(2, *key.shape, dtype=lse.dtype, device=key.device)
-        )
+        of_both = _go_around(axis, key, value, visit, lse.dtype)
         assert of_both is not None
         return of_query.to(query.dtype), of_both[0].to(key.dtype), of_both[1].to(value.dtype), None, None, None
 
@@ -111,11 +108,16 @@ def _pairs(axis: Axis, source: int, sees: Sees, seq: int) -> Iterator[tuple[int,
                 yield rows, columns, own, theirs
 
 
-def _go_around(axis: Axis, held: Tensor, visit: Visit, carried: Tensor | None = None) -> Tensor | None:
-    """Visit each rank's tensor, beginning with this one's, while the next one is on its way.
+def _go_around(
+    axis: Axis, key: Tensor, value: Tensor, visit: Visit, gradients: torch.dtype | None = None
+) -> Tensor | None:
+    """Visit each rank's keys and values, beginning with this one's, while the next ones are on their way.
 
-    carried: goes around with it, after what `visit` does to it. Returns what has come back.
+    gradients: the type of theirs, which go around with them, after what `visit` adds. Returns what has come back.
     """
+    # Made here: an argument may live as long as the call, and each of these is freed when the next one has arrived.
+    held = torch.stack((key, value))
+    carried = None if gradients is None else torch.zeros_like(held, dtype=gradients)
     for step in range(axis.size):
         following, messages = (held, []) if step == axis.size - 1 else _pass_on(axis, held)
         visit((axis.rank - step) % axis.size, held, carried)
