@@ -253,7 +253,7 @@ def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings:
         return None
     return refuse(
         f"seq_length ({seq_length}) must be at most max_position_embeddings ({max_position_embeddings})",
-        f"set max_position_embeddings to {seq_length}",
+        f"set max_position_embeddings to {seq_length}, or seq_length to {max_position_embeddings}",
         about=["seq_length", "max_position_embeddings"],
     )
 

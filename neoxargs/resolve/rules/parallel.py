@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
-from neoxargs.facts.context import AUTO, HYBRID, IN_A_RING, RING, missing_in_ring, parts_of_sequence
+from neoxargs.facts.context import ALL_TO_ALL, AUTO, HYBRID, IN_A_RING, RING, missing_in_ring, parts_of_sequence
 from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
-from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
+from neoxargs.resolve.rules.shared_findings import MOST_PROPOSED, around, divisible_by, multiple_of, nearest
 
 
 @derive
@@ -285,7 +285,7 @@ def tensor_parallel_divides_seq_length(
 @check
 def context_parallel_divides_seq_length(
     context_parallel_size: int, context_parallel_style: str, sequence_parallel: bool, model_parallel_size: int,
-    seq_length: int,
+    seq_length: int, num_attention_heads: int,
 ) -> Finding | None:  # fmt: skip
     """Every context parallel rank holds an equal part of the positions, of two chunks in a ring, which
     sequence_parallel divides further among the tensor parallel ranks. With a remainder, ranks would exchange parts of
@@ -299,8 +299,19 @@ def context_parallel_divides_seq_length(
         return None
     parts = parts_of_sequence(context_parallel_style, context_parallel_size, tensor)
     finding = multiple_of("seq_length", seq_length, " x ".join(parts), math.prod(parts.values()))
+    if finding is None:
+        return None
+    heads = num_attention_heads // model_parallel_size if context_parallel_style == ALL_TO_ALL else 0
+    fitting = [
+        size
+        for size in range(1, MOST_PROPOSED + 1)
+        if seq_length % math.prod(parts_of_sequence(context_parallel_style, size, tensor).values()) == 0
+        and heads % size == 0
+    ]
+    sizes = listed([str(size) for size in around(context_parallel_size, fitting)])
     about = ["seq_length", *(name for name in parts if name != "2"), *["context_parallel_style"] * ("2" in parts)]
-    return finding and replace(finding, about=(*about, *["sequence_parallel"] * (tensor > 1)))
+    advice = f"{finding.advice}, or context_parallel_size to {sizes}"
+    return replace(finding, advice=advice, about=(*about, *["sequence_parallel"] * (tensor > 1)))
 
 
 @check

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
 
 #: Kinds that read rope_scaling.factor and have no default for it.
 NEED_FACTOR = ("linear", "ntk", "dynamic", "yarn", "llama3")
+#: Kinds that read rope_scaling.original_max_position_embeddings.
+READ_ORIGINAL = ("dynamic", "yarn", "llama3", "longrope")
 
 
 @check
@@ -23,6 +25,55 @@ def rope_scaling_needs_factor(rope_scaling__rope_type: str, rope_scaling__factor
     what = f"rope_scaling.rope_type ({rope_scaling__rope_type}) needs rope_scaling.factor"
     advice = "set factor in the rope_scaling section, for example factor: 8"
     return refuse(what, advice, about=["rope_scaling.rope_type"])
+
+
+@check
+def rope_scaling_factor_at_least_one(
+    pos_emb: str, rope_scaling__rope_type: str, rope_scaling__factor: float | None
+) -> Finding | None:
+    """The factor says how many times longer the context becomes. Below 1, frequencies rise instead of falling or, with
+    `dynamic`, fall by less than the text is longer: positions come farther apart than those that the model knows.
+
+        pos_emb: rotary
+        rope_scaling: {rope_type: dynamic, factor: 0.5}
+    """
+    if (
+        pos_emb != "rotary"
+        or rope_scaling__rope_type == "default"
+        or rope_scaling__factor is None
+        or rope_scaling__factor >= 1
+    ):
+        return None
+    what = f"rope_scaling.factor ({rope_scaling__factor:g}) is less than 1, which makes the context shorter"
+    advice = f"set rope_scaling.factor to how many times longer it becomes, for example {1 / rope_scaling__factor:g}"
+    return warn(what, advice, about=["rope_scaling.factor"])
+
+
+@check
+def rope_scaling_lengthens_the_context(
+    pos_emb: str,
+    max_position_embeddings: int,
+    rope_scaling__rope_type: str,
+    rope_scaling__original_max_position_embeddings: int | None,
+    written: Container[str],
+) -> Finding | None:
+    """original_max_position_embeddings is the context of the training before, which scaling extends, to
+    max_position_embeddings. If it is the greater one, the two may be swapped: what begins or blends at the original
+    context does so at a length that the model is not used for.
+
+        pos_emb: rotary
+        max_position_embeddings: 64
+        rope_scaling: {rope_type: dynamic, factor: 2, original_max_position_embeddings: 128}
+    """
+    longest, original = "max_position_embeddings", rope_scaling__original_max_position_embeddings or 0
+    if pos_emb != "rotary" or rope_scaling__rope_type not in READ_ORIGINAL:
+        return None
+    # If it is not written, it is the length of these samples, which may be short ones.
+    if longest not in written or original <= max_position_embeddings:
+        return None
+    name = "rope_scaling.original_max_position_embeddings"
+    what = f"{name} ({original}) is greater than {longest} ({max_position_embeddings}), the context after scaling"
+    return warn(what, "set them to the contexts before and after scaling", about=[name, longest])
 
 
 @check
@@ -50,17 +101,18 @@ def rotary_positions_reach_seq_length(
     name = "rope_scaling.original_max_position_embeddings" if original else longest
     context = original or max_position_embeddings
     # Llama 3.1's context grew sixteenfold, to 131,072 tokens, with a factor of 8.
-    if seq_length <= max(context * factor, max_position_embeddings if kind == "llama3" else 0):
+    reach = int(max(context * factor, max_position_embeddings if kind == "llama3" else 0))
+    if seq_length <= reach:
         return None
-    what = f"seq_length ({seq_length}) is greater than {name} ({context})"
+    what, times = f"seq_length ({seq_length}) is greater than {name} ({context})", -(-seq_length // context)
+    about, advice = ["seq_length", name], f"set {longest} to {seq_length}"
     if kind in NEED_FACTOR:
         what += f" times rope_scaling.factor ({factor:g})"
-        advice = f"set rope_scaling.factor to at least {-(-seq_length // context)}"
-        return warn(what, advice, about=["seq_length", name, "rope_scaling.factor"])
-    advice = f"set {longest} to {seq_length}"
-    if kind == "default":
-        advice = f"set rope_scaling, or, if the model is to learn longer texts without it, {advice}"
-    return warn(what, advice, about=["seq_length", name])
+        about, advice = [*about, "rope_scaling.factor"], f"set rope_scaling.factor to at least {times}"
+    elif kind == "default":
+        scaling = f"set rope_scaling, for example {{rope_type: yarn, factor: {times}}}"
+        advice = f"{scaling}; or, if the model is to learn longer texts without it, {advice}"
+    return warn(what, f"{advice}; or set seq_length to {reach}", about=about)
 
 
 @check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from neoxargs.base.problems import listed
@@ -50,6 +51,11 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
     return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")
 
 
+def around(number: int, fitting: Sequence[int]) -> list[int]:
+    """Return the last of these ascending numbers below `number`, and the first above it."""
+    return [*[each for each in fitting if each < number][-1:], *[each for each in fitting if each > number][:1]]
+
+
 def set_hidden_size(hidden_size: int, heads: int) -> str:
     """Return the hint `set hidden_size to 960 or 1056 (head size 80 or 88)` for 1000 and 12 heads."""
     sizes = _nearest_multiples(hidden_size, HEAD_SIZE_STEP * heads)
@@ -61,10 +67,7 @@ def fitting_heads(hidden_size: int, heads: int) -> str:
     """Return `set num_attention_heads to 16 or 32 (head size 128 or 64), or set hidden_size ...` for 2048 and 17."""
     most = min(hidden_size // HEAD_SIZE_STEP, MOST_PROPOSED)
     fitting = [number for number in range(2, most + 1) if hidden_size % number == 0]
-    near = [
-        *[number for number in fitting if number < heads][-1:],
-        *[number for number in fitting if number > heads][:1],
-    ]
+    near = around(heads, fitting)
     other = set_hidden_size(hidden_size, heads)
     if not near:
         return other
