@@ -355,7 +355,7 @@ BY_EXPERT: dict[int, dict[str, dict[str, Any]]] = {
         "cp2 x pp2, ep2, recomputed": CP2 | TWO_STAGES | BY_TWO | RECOMPUTE,
     },
 }
-#: Kinds that are trained on every layout; others with two ranks, and with tensor parallelism.
+#: Kinds that are trained on every layout; others with two ranks, and with tensor parallelism outside of a ring.
 EVERYWHERE = ("causal", "window", "documents", "bounded", "alibi", "grouped")
 #: Ranks -> the layouts of each kind.
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
@@ -411,7 +411,7 @@ def trials(world: int, base: str) -> dict[str, Trial]:
         for name, layout in LAYOUTS[world].items()
         if not ("ring" in name and kind in ("rpe", "bigbird"))
         and not ("tp2" in name and kind == "one key")
-        and (kind in EVERYWHERE or not ("cp4" in name or (kind in KINDS and "pp2" in name)))
+        and (kind in EVERYWHERE or not ("cp4" in name or (kind in KINDS and ("pp2" in name or "tp2, ring" in name))))
     }
     wide = {"hidden_size": 64, "intermediate_size": 384, "use_mup": True, "base_shapes_file": base}
     found |= {f"muP, {name}": Trial(wide | layout) for name, layout in LAYOUTS[world].items() if "cp4" not in name}
