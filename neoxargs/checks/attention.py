@@ -24,19 +24,22 @@ INSTEAD = {
 
 
 def unusable_kernels(spec: RunSpec) -> Iterator[Problem]:
-    """Yield an error if the kernel that is named cannot compute what a layer asks, whatever the GPU.
+    """Yield an error if the kernel that is named cannot compute what a layer asks on the run's device, nor on a GPU.
 
     A ring names one on GPUs only.
     """
-    if spec.resources.device != "cpu" or spec.resources.remote or spec.config.attention.attention_backend != "auto":
+    if not _on_cpus(spec) or [*unusable(spec.config, Place("cpu"))]:
         yield from unusable(spec.config, _gpu(spec))
 
 
 def unusable_here(spec: RunSpec) -> Iterator[Problem]:
     """Yield an error if the kernel that is named needs a GPU, and the ranks run on CPUs."""
-    resources = spec.resources
-    if resources.device == "cpu" and not resources.remote and not [*unusable(spec.config, _gpu(spec))]:
+    if _on_cpus(spec) and not [*unusable(spec.config, _gpu(spec))]:
         yield from unusable(spec.config, Place("cpu"))
+
+
+def _on_cpus(spec: RunSpec) -> bool:
+    return spec.resources.device == "cpu" and not spec.resources.remote
 
 
 def stored_scores(spec: RunSpec) -> Iterator[Problem]:

@@ -29,6 +29,8 @@ FLASH_WIDTHS = range(8, 257, 8)
 TORCH_WITH_VARLEN = TORCH_WITH_ALL_WIDTHS = (2, 13)
 #: Why flex_attention and varlen_attn cannot compute a layer.
 NO_DROPOUT, NO_RPE = "it has no dropout", "it has no learned position bias (pos_emb: rpe)"
+#: Why separate steps cannot compute a layer on GPUs.
+FLEX_IN_A_RING = "on GPUs, flex computes a ring of context parallel ranks"
 Kernel = Literal["sdpa", "flex", "varlen", "unfused"]
 
 
@@ -204,8 +206,8 @@ def choices(config: Config, place: Place) -> tuple[Choice, ...]:
 def _choice_in_ring(asked: Asked, place: Place) -> Choice:
     """Return flex_attention, or on CPUs separate steps, which keep no scores; train/ops/chunks.py has both."""
     why_not = obstacle("flex", asked, place)
-    if place.device == "cuda" or asked.backend != "auto":
-        return Choice("flex", asked, refused=why_not)
+    if place.device == "cuda" or asked.backend == "flex":
+        return Choice("flex", asked, refused=why_not or FLEX_IN_A_RING * (asked.backend == "unfused"))
     return Choice("unfused", asked, instead_of=why_not)
 
 
@@ -215,9 +217,9 @@ def unusable(config: Config, place: Place) -> Iterator[Problem]:
     if not refused:
         return
     first, name = refused[0], "attention_backend"
-    value: str = first.kernel
+    value: str = first.asked.backend
     advice, source = f"set {name}: auto, which chooses a kernel that can", config.place(name)
-    if uses_ring(config) and place.device == "cuda":
+    if uses_ring(config) and place.device == "cuda" and first.refused != FLEX_IN_A_RING:
         name, value = "context_parallel_style", style_of(config.get)[0]
         source = config.place(name) or config.place("context_parallel_size")  # auto has chosen the ring
         advice = "set context_parallel_style: all_to_all"

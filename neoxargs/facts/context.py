@@ -12,8 +12,8 @@ from neoxargs.facts.attention import CAUSAL
 from neoxargs.facts.layer_kinds import RECURRENT
 
 AUTO, ALL_TO_ALL, RING, HYBRID = "auto", "all_to_all", "ring", "hybrid"
-#: Values of `attention_backend` with which a ring computes pairs of chunks as it does.
-BACKENDS = ("auto", "flex")
+#: Values of `attention_backend` that a ring can have; `flex` on GPUs, `unfused` on CPUs (facts/attention_kernels.py).
+BACKENDS = ("auto", "flex", "unfused")
 #: What a ring can compute instead, by the parameter that asks for something else.
 IN_A_RING = {
     "attention_dropout": "0", "pos_emb": "rotary", "attention_backend": "auto",

@@ -239,7 +239,8 @@ class Attention(Group, origin="NeoX", effect="model"):
     batch for the number of documents. `unfused`: separate steps as in Megatron, which store all scores, with the
     softmax in fp32. `auto`: `sdpa` where the mask is causal, `unfused` where `attention_softmax_in_fp32` asks for it,
     otherwise `flex`, or where that cannot `varlen`, `sdpa`, or, for bounded scores, `unfused`. A named kernel computes
-    every layer, or the run is refused; only with `unfused`, `apply_query_key_layer_scaling` still has an effect. The
+    every layer, or the run is refused; only with `unfused`, `apply_query_key_layer_scaling` still has an effect. A ring
+    (`context_parallel_style`) has `flex` on GPUs and `unfused` on CPUs, where it stores no scores. The
     choice is in the log, and in `deepy explain attention_backend my.yml`."""
 
     sparsity_config: dict[str, Any] | None = param(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.checks import attention
+from neoxargs.facts.attention_kernels import Place, choices
 from neoxargs.hosts.assumed import assumed_nodes
 from neoxargs.hosts.hosts import Resources
 from neoxargs.runs.run_spec import RunSpec
@@ -80,6 +81,17 @@ def test_a_ring_needs_a_kernel_on_gpus_only(style: str) -> None:
     assert problem.where and problem.where.line == (4 if style else 1)
     for found in (attention.unusable_kernels(run_of(text, ON_CPU)), attention.unusable_here(run_of(text, ON_CPU))):
         assert [*found] == []
+
+
+def test_a_ring_in_separate_steps_is_for_cpus() -> None:
+    ring = "context_parallel_size: 4\ncontext_parallel_style: ring\nattention_backend: {}\n"
+    for name, here, gpus in (("unfused", 0, 1), ("flex", 1, 0), ("auto", 0, 0)):
+        run, remote = (run_of(BF16 + ring.format(name), resources) for resources in (ON_CPU, None))
+        assert len([*attention.unusable_kernels(run), *attention.unusable_here(run)]) == here, name
+        found = [*attention.unusable_kernels(remote), *attention.unusable_here(remote)]
+        assert [problem.about for problem in found] == [("attention_backend",)] * gpus, name
+    (chosen, *_) = choices(run_of(ring.format("unfused")).config, Place("cpu"))
+    assert chosen.kernel == "unfused" and not chosen.refused
 
 
 LONG = BF16 + "seq_length: 4096\nmax_position_embeddings: 4096\n"
