@@ -58,6 +58,14 @@ def in_words(config: Config) -> str:
     return f"{style} over {of} ({why})"
 
 
+def to_json(config: Config) -> dict[str, Any] | None:
+    """Return what `in_words` says for a program."""
+    if (ranks := config.parallel.context_parallel_size) == 1:
+        return None
+    (style, why), heads = style_of(config.get), ranks_with_other_heads(config.get)
+    return {"style": style, "why": why, "ranks_exchanging_heads": heads, "ranks_in_ring": ranks // heads}
+
+
 def ranks_with_other_heads(get: Callable[[str], Any]) -> int:
     """Return how many consecutive context parallel ranks exchange heads; groups of as many are a ring."""
     if get("context_parallel_size") == 1:
@@ -116,7 +124,7 @@ def undivided_evaluation(config: Config) -> Iterator[Problem]:
     if iters * steps % ranks:
         what = f"eval_iters ({iters}) x gradient_accumulation_steps ({steps}) must be a multiple of "
         what += f"context_parallel_size ({ranks}): in eval.py, each of these ranks evaluates other samples"
-        hint = f"set eval_iters to a multiple of {ranks}"
+        hint = f"set eval_iters to a multiple of {ranks // gcd(ranks, steps)}"
         about = ("eval_iters", "context_parallel_size")
         yield Problem(what, config.place("eval_iters"), hint, id="evaluation-not-divided", about=about)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from neoxargs.base.problems import listed
 from neoxargs.base.text import protect_names, shorten, wrap
 from neoxargs.config.config import Config
-from neoxargs.facts import description
+from neoxargs.facts import context, description
 from neoxargs.facts.batch import sequences_per_sample
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.context import in_words
@@ -118,6 +118,7 @@ def to_json(spec: RunSpec) -> dict[str, Any]:
             "pipeline": layout.pipe,
             "data": layout.data,
         },
+        "context_parallel": context.to_json(config),
         "train_batch_size": config.batch.train_batch_size,
         "train_micro_batch_size_per_gpu": config.batch.train_micro_batch_size_per_gpu,
         "gradient_accumulation_steps": config.batch.gradient_accumulation_steps,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problem, Problems
 from neoxargs.cli import main
 from neoxargs.facts.context import in_words, parts_of_sequence, style_of, undivided_evaluation
 from tests.support.configure import configure
@@ -67,13 +68,24 @@ def test_the_style_and_why_are_shown_before_a_launch(
     assert words.startswith("hybrid over 2 x 2 ranks") if ranks > 1 else not words
     shown = " ".join(capsys.readouterr().out.split())
     assert words in shown and ("hybrid over" in shown) == (ranks > 1)
+    if command != "explain":
+        main([command, *SHOWN[command], str(file), "--gpus", "4", "--json"])
+        found = json.loads(capsys.readouterr().out)["context_parallel"]
+        assert found is None if ranks == 1 else (found["style"], found["ranks_exchanging_heads"]) == ("hybrid", 2)
 
 
-@pytest.mark.parametrize(("iters", "steps", "told"), [(10, 1, 1), (10, 2, 0), (8, 1, 0), (0, 1, 0)])
-def test_what_eval_py_cannot_divide_is_told_at_its_line(iters: int, steps: int, told: int) -> None:
-    lines = f"context_parallel_size: 4\neval_iters: {iters}\ngradient_accumulation_steps: {steps}\n"
-    found = list(undivided_evaluation(configure(lines + "num_attention_heads: 4\nhidden_size: 64\n", gpus=4)))
-    assert [problem.where.line for problem in found if problem.where] == [2] * told
+@pytest.mark.parametrize(
+    ("iters", "steps", "unit"), [(10, 1, 4), (10, 2, 0), (8, 1, 0), (0, 1, 0), (1, 2, 2), (1, 6, 2)]
+)
+def test_what_eval_py_cannot_divide_is_told_at_its_line(iters: int, steps: int, unit: int) -> None:
+    def found(iters: int) -> list[Problem]:
+        lines = f"context_parallel_size: 4\neval_iters: {iters}\ngradient_accumulation_steps: {steps}\n"
+        return list(undivided_evaluation(configure(lines + "num_attention_heads: 4\nhidden_size: 64\n", gpus=4)))
+
+    told = found(iters)
+    assert [problem.where.line for problem in told if problem.where] == [2] * bool(unit)
+    if told:
+        assert int(told[0].hint.split()[-1]) == unit == min(n for n in range(1, 9) if not found(n))
 
 
 def test_a_sequence_has_two_chunks_for_each_rank_of_what_may_be_a_ring() -> None:

@@ -12,6 +12,7 @@ from neoxargs.base.options import add_json
 from neoxargs.base.problems import report
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.preview.forecast import Forecast
+from neoxargs.facts import context
 from neoxargs.plan.command import plan_of
 from neoxargs.plan.given import options as plan_options
 from neoxargs.plan.given.errors import Interval
@@ -55,6 +56,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "problems": [problem.to_json() for problem in forecast.problems],
         "iterations": {"first": timeline.start + 1, "last": timeline.iterations},
         "tokens": timeline.tokens_left,
+        "context_parallel": context.to_json(forecast.config),
         "samples_left_out": timeline.position.left_out,
         "batch": [{"from": iteration, "samples": size} for iteration, size in timeline.batches],
         "learning_rate": timeline.learning_rate,
