@@ -185,8 +185,9 @@ def _affected(stop: Problems) -> Iterator[str]:
     for kind, keys in stop.affected.items():
         kinds.setdefault(frozenset(keys), []).append(kind)
     for keys, of_keys in kinds.items():
-        yield f"{listed(of_keys, 'and')} that depend on {listed(sorted(keys), 'and', most=MOST_KEYS)}"
-    yield "memory and the launch command (because of the errors)"
+        about = listed(sorted(keys), "and", most=MOST_KEYS)
+        yield f"some checks of {listed(of_keys, 'and')} (correct {about} first)"
+    yield "memory and the launch command (correct all errors first)"
 
 
 def _left_out(request: Request, trains_here: bool) -> Iterator[str]:
