@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from neoxargs.processes.run_lock import RunLock
 
 
+#: Warnings of rules that are about a trained model too.
+OF_A_TRAINED_MODEL = (
+    "rotary-positions-reach-seq-length", "rope-scaling-factor-at-least-one", "rope-scaling-lengthens-the-context",
+)  # fmt: skip
+
+
 class Incomplete(Problems):
     """Raised if errors of the configuration keep some checks from being made.
 
@@ -160,14 +166,15 @@ def announce(state: State) -> State:
     """Print a summary of the run, in one line for generate.py and eval.py."""
     from neoxargs.runs.summary import print_summary, ranks
 
-    spec = state.spec
+    spec, warnings = state.spec, state.spec.warnings
     if state.script.program in READERS:
+        warnings = [warning for warning in warnings if warning.id in OF_A_TRAINED_MODEL]
         reads, options = {"generate": "sampling from", "eval": "evaluating"}, spec.config.checkpoint
         count = ranks(spec.config, spec.resources)
         say(f"{reads[state.script.program]} {options.load or options.save}; ranks: {count}")
     else:
         print_summary(spec)
-        report(not_suppressed(spec.warnings, spec.texts))
+    report(not_suppressed(warnings, spec.texts))
     return state
 
 

@@ -16,14 +16,19 @@ from typing import Any, get_args
 import pytest
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.programs import READERS, Program, Script
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
 from neoxargs.commands.check import command as check
 from neoxargs.commands.explain.catalogue import catalogue
 from neoxargs.commands.explain.example import as_files
+from neoxargs.hosts.hosts import Resources
 from neoxargs.launch import become_rank, main, stages
 from neoxargs.plan import gate
+from neoxargs.resolve.rules import CHECKS
+from neoxargs.runs.run_spec import RunSpec
+from tests.support.configure import configure
 
 #: Why check does not report an id -> the ids.
 EXCEPTIONS = {
@@ -183,3 +188,17 @@ def with_nested(code: CodeType) -> Iterator[CodeType]:
 
 def ours(each: Any) -> bool:
     return each.__module__.partition(".")[0] in ("neoxargs", "tests")
+
+
+@pytest.mark.parametrize("script", READERS)
+def test_warnings_of_positions_are_for_trained_models_too(script: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    scaling = "rope_scaling: {rope_type: linear, factor: 0.5}"
+    of_training = "seq_length_schedule: [{until: 1000, length: 16}, {length: 32}]"
+    config = configure(f"{{pos_emb: rotary, max_position_embeddings: 16, {scaling}, {of_training}}}")
+    run = RunSpec(config, Resources({"localhost": [0]}, "cpu"))
+    assert {*stages.OF_A_TRAINED_MODEL} <= {rule.id for rule in CHECKS}
+    assert {warning.id for warning in config.warnings} - {*stages.OF_A_TRAINED_MODEL}
+    state = stages.State(Script(f"{script}.py", script), Request([]), {}, resolved=run)
+    stages.announce(state)
+    told = capsys.readouterr().err
+    assert set(re.findall(r"\[([\w-]+)\]$", told, re.M)) == {*stages.OF_A_TRAINED_MODEL[:2]}

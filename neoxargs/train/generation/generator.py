@@ -147,7 +147,7 @@ class Generator:
     ) -> None:
         """context: the length beyond which keys are rotated by other angles; None if there is none. each_length:
         whether each longer length has angles of its own."""
-        self.context = seq_length if context is None else context
+        self.context, self.each_length = seq_length if context is None else context, each_length
         #: The longest row whose keys remain as they are when a token is added.
         self.longest_cached = min(seq_length, self.context) if each_length else seq_length
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
@@ -174,14 +174,19 @@ class Generator:
     def overlong(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield a warning for each sample of which the model does not see all tokens at the end."""
         room, new = self.seq_length - len(self.prefix), self.options.maximum_tokens
+        less = f" less {len(self.prefix)} of the soft prompt" if self.prefix else ""
         for sample in samples:
             # The last new token is never an input.
             if (count := len(sample.prompt)) + new - 1 > room:
                 start = sample.context[:40] + " …" * (len(sample.context) > 40)
+                needed = len(self.prefix) + count + new - 1
+                # Scaling begins at the original context, which is derived from seq_length if nothing states it.
+                scaled = f"; dynamic scaling covers it with seq_length: {needed} and max_position_embeddings: "
+                scaled += f"{self.context}, unless rope_scaling.original_max_position_embeddings is set"
                 yield (
                     f"warning: the prompt {start!r} has {count} token{'s' * (count > 1)}; with up to {new} new tokens "
-                    f"(maximum_tokens), it exceeds the context of {room} tokens, so the model sees only the last "
-                    f"{room} tokens"
+                    f"(maximum_tokens), it exceeds the context of {room} tokens (seq_length{less}), so the model sees "
+                    f"only the last {room} tokens{scaled * self.each_length}"
                 )
 
     @torch.no_grad()

@@ -401,6 +401,13 @@ class TestLongPrompts:
         generator.prefix = [0, 0]  # a soft prompt takes a part of the context
         assert "context of 14 tokens" in next(generator.overlong([generator.sample("a" * 11)]))
 
+    def test_scaling_by_length_covers_a_longer_text(self) -> None:
+        generator = one_process(maximum_tokens=5)
+        generator.context, generator.each_length = 12, True
+        assert "seq_length: 19 and max_position_embeddings: 12" in next(
+            generator.overlong([generator.sample("a" * 15)])
+        )
+
     def test_generate_says_it_on_standard_error(self, capsys) -> None:
         generate(one_process(maximum_tokens=1), iter(["a" * 17, "b"]), None, True)
         assert capsys.readouterr().err.count("warning: the prompt") == 1
