@@ -98,8 +98,11 @@ def _edited(document: Document, changes: Changes) -> str:
     names = _names(document, changes)
     for key, value in changes.items():
         for name in names.get(key, []):
-            if document.plain(document.entries()[name]) != value:
+            entry = document.entries()[name]
+            if document.plain(entry) != value:
+                old = document.text[slice(*entry.value)]
                 document.set(name, value)
+                document.say_what_was(name, old)  # comments around it may be about the old value
         if key not in names and (key, value) != NOT_OFFLOADED:
             _add(document, key, value)
     return document.text if document.text.endswith("\n") else document.text + document.newline

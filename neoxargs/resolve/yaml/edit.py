@@ -153,6 +153,24 @@ class Document:
         space = " " if self.text[start - 1] == ":" else ""
         self._put(start, end, space + yaml_value(value, self._quote(entry)))
 
+    def say_what_was(self, name: str, old: str) -> None:
+        """Say an entry's old value before the comment beside it, or beside the braces that it is in."""
+        entries, around = self.entries(), name
+        while around and (around not in entries or entries[around].parent.flow_style):
+            around = around.rpartition(".")[0]
+        if not around:  # JSON
+            return
+        words = f"was {old}" if around == name else f"{name.rpartition('.')[2]} was {old}"
+        end = max(entries[around].key[1], entries[around].value[1])
+        stop = self._line_end(end)
+        comment = self.text[end:stop].strip()
+        if not comment.startswith("#"):
+            self._put(end, end, f"  # {words}")
+        elif "deepy:" in comment:  # one that suppresses a warning stays as it is
+            self._put(end, stop, f"  # {words}  {comment}")
+        else:
+            self._put(end, stop, f"  # {words}: {comment.lstrip('# ')}")
+
     def remove(self, name: str) -> None:
         """Remove an entry; a comment after it stays."""
         self._remove(self.entries()[name])

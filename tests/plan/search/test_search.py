@@ -87,7 +87,7 @@ def test_a_file_with_a_layout_is_copied_with_the_fastest(
     assert plan.speed.step == fastest["step"] and plan.fullest.peak == fastest["peak"]
     text = file.read_text()
     assert text.startswith("# The fastest of ") and "# mine\nzero-optimization: {stage: " in text
-    assert "sequence_parallel: false\nnum_gpus: 4\n" in text and text.count("sequence_parallel") == 1
+    assert "sequence_parallel: false\nnum_gpus: 4  # was 1\n" in text and text.count("sequence_parallel") == 1
     pinned(text, "a copy")
     assert f"# deepy train.py {file} --set lr_decay_iters=9\n" in text
 
