@@ -62,8 +62,8 @@ class Shape(Group, origin="Meg", effect="model"):
     used."""
 
     max_position_embeddings: Count = param(derived=True, megatron="max-position-embeddings")
-    """Length of the longest sequence, and number of rows of a learned position table. At least `seq_length`, which is
-    the default."""
+    """Length of the longest text that the model is for, `seq_length` by default. Number of rows of a learned position
+    table, which must be at least `seq_length`. With `pos_emb: rotary`, longer sequences need `rope_scaling`."""
 
     num_unique_layers: Count | None = param(None)
     """Number of layers with their own weights; the others reuse them, also across pipeline stages. Must divide

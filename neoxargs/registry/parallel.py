@@ -30,7 +30,9 @@ class Parallel(Group, origin="Meg", effect="layout"):
     `sequence_parallel_size` is DeepSpeed's name. Not the same as `sequence_parallel`, which divides activations
     among the tensor parallel ranks."""
 
-    context_parallel_style: Literal["auto", "all_to_all", "ring", "hybrid"] = param("auto", ours=True)
+    context_parallel_style: Literal["auto", "all_to_all", "ring", "hybrid"] = param(
+        "auto", ours=True, megatron="cp-comm-type"
+    )
     """How context parallel ranks compute attention. `all_to_all` (DeepSpeed-Ulysses): each has all positions and a part
     of the heads of its tensor parallel rank, which their number must divide; with fewer key and value heads than ranks,
     it has copies of them. `ring`: each keeps its positions, of which it has two

@@ -44,18 +44,18 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
     """With `rope_type: yarn`, frequencies with fewer rotations than this within the original context are divided by
     `factor`; those between this number and `beta_fast` are blended."""
 
-    truncate: bool = param(True, ours=True)
+    truncate: bool = param(True, ours=True, megatron="!no-yarn-correction-range-round-to-int")
     """Whether the range of dimensions over which `yarn` blends is rounded outwards to whole dimensions."""
 
     attention_factor: Positive | None = param(None, ours=True)
     """Factor by which rotated queries and keys are multiplied, which sharpens attention in longer contexts. Default:
     for `yarn` and `longrope`, the function of `factor` from the method's paper; for the others, 1."""
 
-    mscale: Positive | None = param(None, ours=True)
+    mscale: Positive | None = param(None, ours=True, megatron="mscale")
     """With `mscale_all_dim`, `yarn` computes `attention_factor` as a ratio of two functions of `factor`, as DeepSeek
     does. This is the coefficient in the numerator."""
 
-    mscale_all_dim: Positive | None = param(None, ours=True)
+    mscale_all_dim: Positive | None = param(None, ours=True, megatron="mscale-all-dim")
     """Coefficient in the denominator of the ratio from which `yarn` computes `attention_factor`: see `mscale`."""
 
     short_factor: list[Positive] | None = param(None, ours=True)

@@ -28,6 +28,7 @@ from neoxargs.targets.megatron_tables import (
     POSITIONS,
     TOKENIZERS,
     TRANSLATED,
+    YARN,
 )
 from neoxargs.targets.megatron_unsupported import unsupported
 
@@ -114,7 +115,6 @@ def _shape(config: Config) -> Words:
     if shape.num_kv_heads != shape.num_attention_heads:
         yield "--group-query-attention"
         yield from _flag("num-query-groups", shape.num_kv_heads)
-    yield from _flag("position-embedding-type", POSITIONS[config.embedding.pos_emb])
     yield from _flag("normalization", NORMS[config.norm.norm])
     rms = NORMS[config.norm.norm] == "RMSNorm"
     yield from _flag("norm-epsilon", config.norm.rms_norm_epsilon if rms else config.norm.layernorm_epsilon)
@@ -135,13 +135,24 @@ def _shape(config: Config) -> Words:
         yield "--no-bias-swiglu-fusion" if config.mlp.activation == "swiglu" else "--no-bias-gelu-fusion"
 
 
-def _rope(config: Config) -> Words:
-    options = config.rope_scaling
+def _positions(config: Config) -> Words:
+    options, shape = config.rope_scaling, config.shape
+    is_yarn = config.embedding.pos_emb == "rotary" and options.rope_type == YARN
+    yield from _flag("position-embedding-type", YARN if is_yarn else POSITIONS[config.embedding.pos_emb])
+    # Megatron-LM refuses longer sequences, also where positions are scaled.
+    yield from _flag("max-position-embeddings", max(shape.max_position_embeddings, shape.seq_length))
     if options.rope_type == "linear":
         yield from _flag("rotary-seq-len-interpolation-factor", f"{options.factor:g}")
     elif options.rope_type == "llama3":
         yield "--use-rope-scaling"
         yield from _flag("rope-scaling-factor", options.factor)
+    elif is_yarn:
+        context = options.original_max_position_embeddings or shape.max_position_embeddings
+        yield from _flag("rotary-scaling-factor", options.factor)
+        yield from _flag("yarn-original-max-position-embeddings", context)
+        if options.mscale and options.mscale_all_dim:
+            yield from _flag("mscale", options.mscale)
+            yield from _flag("mscale-all-dim", options.mscale_all_dim)
 
 
 def _experts(config: Config) -> Words:
@@ -251,6 +262,6 @@ def _reports(config: Config) -> Words:
 
 
 TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
-    _length, _batch_phases, _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer,
-    _reports,
+    _length, _batch_phases, _layout, _shape, _positions, _experts, _precision, _optimizer, _recompute, _data,
+    _tokenizer, _reports,
 )  # fmt: skip

@@ -15,12 +15,14 @@ TRANSLATED = {
     "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
     "local_rank", "te_fp8_format", "adam_beta1", "adam_beta2", "sliding_window_width",
     "attention_backend", "window_attn_skip_freq", "batch_size_schedule", "rope_scaling.rope_type",
-    "rope_scaling.factor",
-    "rope_scaling.original_max_position_embeddings", "rope_scaling.beta_fast", "rope_scaling.beta_slow",
+    "rope_scaling.factor", "rope_scaling.original_max_position_embeddings", "rope_scaling.mscale",
+    "rope_scaling.mscale_all_dim", "max_position_embeddings",
 }  # fmt: skip
 #: Parameters that Megatron-LM has in samples if the length of the run is in samples.
 IN_ITERATIONS = ("train_iters", "lr_decay_iters", "lr_wsd_decay_iters")
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
+#: Value of --position-embedding-type for rotary embeddings with scaled frequencies, and the `rope_type`.
+YARN = "yarn"
 NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
 TOKENIZERS = {
     "GPT2BPETokenizer": "GPT2BPETokenizer",
@@ -63,7 +65,7 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "output_layer_init_method": ("scaled_normal", "xavier_uniform"),
     "z_loss": (0.0,),
     "rms_norm_epsilon_under_root": (True,),
-    "rope_scaling.rope_type": ("default", "linear", "llama3"),
+    "rope_scaling.rope_type": ("default", "linear", "llama3", YARN),
     "rope_scaling.attention_factor": (None,),
     "rope_scaling.low_freq_factor": (1.0,),
     "rope_scaling.high_freq_factor": (4.0,),

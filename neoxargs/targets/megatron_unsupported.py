@@ -20,6 +20,7 @@ from neoxargs.targets.megatron_tables import (
     SENT_OTHERWISE,
     SUPPORTED_VALUES,
     TRANSLATED,
+    YARN,
 )
 
 
@@ -138,6 +139,9 @@ def _rope_context(config: Config) -> Iterator[Problem]:
     if options.rope_type == "linear" and not float(options.factor or 0).is_integer():
         what = f"Megatron-LM supports only whole numbers for rope_scaling.factor, not {options.factor}"
         yield _refusal(config, what, "rope_scaling.factor", hint="set rope_scaling.factor to a whole number")
+    if options.rope_type == YARN and config.embedding.rotary_pct != 1:
+        what = f"Megatron-LM does not support rotary_pct ({config.embedding.rotary_pct:g}) with rope_type {YARN}"
+        yield _refusal(config, what, "rotary_pct", "rope_scaling.rope_type", hint="set rotary_pct to 1")
 
 
 def _norm_without_bias(config: Config) -> Iterator[Problem]:

@@ -92,6 +92,10 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
             "--no-yarn-correction-range-round-to-int",
             {"rope_scaling.beta_fast": 16.0, "rope_scaling.beta_slow": 2.0, "rope_scaling.truncate": False},
         ),
+        (
+            "--position-embedding-type yarn --rotary-scaling-factor 4 --mscale 1 --mscale-all-dim 0",
+            {"rope_scaling.original_max_position_embeddings": 4096, "rope_scaling.mscale": None},
+        ),
         ("--normalization RMSNorm --apply-layernorm-1p", {"apply_layernorm_1p": True}),
         ("--disable-bias-linear --add-qkv-bias", {"add_qkv_bias": True, "use_bias_in_attn_linear": False}),
         ("--init-method-xavier-uniform", {"init_method": "xavier_uniform"}),
@@ -111,6 +115,34 @@ def test_flags_that_are_read(flags: str, expected: dict[str, Any]) -> None:
     assert result.problems == []
     config = complete(draft([File("new.yml", result.text)]), 1)
     assert {name: config.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_hint"),
+    [
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4", [True]),
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes a 4", [True]),
+        ("--hierarchical-context-parallel-sizes 2 2", [False]),
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", [False]),
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 1", []),
+        (
+            "--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2 --group-query-attention "
+            "--num-query-groups 2",
+            [],
+        ),
+    ],
+)
+def test_the_ranks_of_a_hierarchy(flags: str, has_hint: list[bool]) -> None:
+    """Sizes that contradict the number of ranks are told with what to set, and others than those of `hybrid` too."""
+    result = convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} --context-parallel-size 4 {flags}"))
+    assert [bool(problem.hint) for problem in result.problems] == has_hint
+    assert "context_parallel_size: 4" in result.text
+
+
+def test_a_multiplier_of_yarn_that_only_megatron_has() -> None:
+    flags = "--position-embedding-type yarn --rotary-scaling-factor 4 --mscale 0.7"
+    result = convert_script(File("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    assert any("rope_scaling.attention_factor" in line for line in result.to_do)
 
 
 # -- round trips -----------------------------------------------------------------------------------------------------
@@ -184,6 +216,8 @@ def test_dropped_settings_of_published_configurations_are_warnings_with_a_line(p
     }  # fmt: skip
 
 
+YARN = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "beta_fast": 16, "truncate": False,
+        "mscale": 0.7, "mscale_all_dim": 1}  # fmt: skip
 CHOICES: dict[str, list[Any]] = {
     "num_layers": [2, 8], "hidden_size": [64, 256], "num_attention_heads": [4, 8], "num_kv_heads": [1, 2, 4],
     "head_dim": [32],
@@ -200,7 +234,7 @@ CHOICES: dict[str, list[Any]] = {
     "make_vocab_size_divisible_by": [64], "seed": [7], "reset_attention_mask": [True], "openai_gelu": [True],
     "window_attn_skip_freq": [2, [1, 0]], "add_qkv_bias": [True], "apply_layernorm_1p": [True], "rope_scaling": [
     {"rope_type": "linear", "factor": 4},
-    {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 8192}],
+    {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 8192}, YARN],
     "sequence_parallel": [True], "bias_gelu_fusion": [True], "optimizer": [{"type": "Lion"}, {"type": "SGD"},
     {"type": "Adam", "params": {"betas": [0.8, 0.9], "eps": 1e-6}}, {"type": "cpu_adam"}],
 }  # fmt: skip
@@ -213,6 +247,8 @@ def random_values(seed: int) -> dict[str, Any]:
     values = {name: chance.choice(CHOICES[name]) for name in wanted}
     if chance.random() < 0.3:
         values |= {"use_bias_in_mlp": False, "use_bias_in_attn_linear": False}
+    if values.get("rope_scaling") == YARN:  # which is a kind of positions in Megatron-LM
+        values = {**values, "pos_emb": "rotary", "rotary_pct": 1.0}
     unread = "layernorm_epsilon" if values.get("norm") == "rmsnorm" else "rms_norm_epsilon"
     values.pop(unread, None)  # both are --norm-epsilon, and the norm reads only one of them
     return values | {"dialect": chance.choice(["neox-2021", "neox-2026"])}

@@ -53,6 +53,14 @@ def told(parser: argparse.ArgumentParser, text: str) -> dict[str, object]:
             "{context_parallel_size: 4, context_parallel_style: hybrid, num_kv_heads: 2}",
             {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": ["2", "2"]},
         ),
+        (
+            "{pos_emb: rotary, rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 16, "
+            "mscale: 0.7, mscale_all_dim: 1, beta_fast: 16, beta_slow: 2, truncate: false}}",
+            {"position_embedding_type": "yarn", "rotary_scaling_factor": "4.0", "mscale": "0.7"}
+            | {"yarn_original_max_position_embeddings": "16", "yarn_beta_fast": "16.0", "yarn_beta_slow": "2.0"}
+            | {"no_yarn_correction_range_round_to_int": False, "mscale_all_dim": "1.0"},
+        ),
+        ("rope_scaling: {rope_type: yarn, factor: 4}", {"position_embedding_type": "learned_absolute"}),
         ("zero_stage: 1", {"use_distributed_optimizer": True, "use_megatron_fsdp": False}),
         ("zero_stage: 2", {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"}),
         ("zero_stage: 3", {"data_parallel_sharding_strategy": "optim_grads_params"}),
@@ -105,6 +113,14 @@ def test_a_setting_as_flags(parser: argparse.ArgumentParser, text: str, expected
     assert {name: found[name] for name in expected} == expected
 
 
+def test_scaled_positions_reach_farther_than_the_original_context() -> None:
+    """Megatron-LM refuses sequences longer than --max-position-embeddings."""
+    scaled = "pos_emb: rotary\nrope_scaling: {rope_type: linear, factor: 4}"
+    shape = SHAPE.replace("max_position_embeddings: 32", "max_position_embeddings: 16")
+    flags = megatron_flags(complete(draft([File("shape.yml", shape), File("my.yml", scaled)]), 8))
+    assert flags[flags.index("--max-position-embeddings") + 1] == flags[flags.index("--seq-length") + 1] == "32"
+
+
 def test_the_sizes_of_a_batch_by_phases() -> None:
     phases = "{train_samples: 999, train_batch_size: 64, batch_size_schedule: [{until: 3, size: 16}, {size: 64}]}"
     files = [File("shape.yml", SHAPE.replace("train_iters: 100", "")), File("my.yml", phases)]
@@ -131,6 +147,7 @@ def test_datasets_with_weights(parser: argparse.ArgumentParser) -> None:
         "activation: geglu",
         "pos_emb: alibi",
         "norm: scalenorm",
+        "{pos_emb: rotary, rotary_pct: 0.5, rope_scaling: {rope_type: yarn, factor: 4}}",
         'attention_config: [[["local"], "all"]]',
         "use_bias_in_mlp: false",
         "{save: out, checkpoint_factor: 2, checkpoint_scale: log}",

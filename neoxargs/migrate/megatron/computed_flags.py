@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from neoxargs.base.problems import listed
+from neoxargs.facts.context import HYBRID
 from neoxargs.migrate.megatron import experts
 from neoxargs.migrate.megatron.list_expressions import list_of
 from neoxargs.migrate.megatron.reading import Option, Reading
@@ -19,12 +20,13 @@ from neoxargs.targets.megatron_tables import (
     OPTIMIZERS,
     POSITIONS,
     TOKENIZERS,
+    YARN,
 )
 
 #: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
 BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
-#: Value of --position-embedding-type for rotary embeddings with scaled frequencies.
-YARN = "yarn"
+#: Megatron-LM's default of --yarn-original-max-position-embeddings.
+YARN_CONTEXT = 4096
 #: With it, each of the paths of --valid-data-path is a validation set of its own.
 SETS = "multiple-validation-sets"
 #: Their names, in the order of the paths.
@@ -49,6 +51,23 @@ def context_style(reading: Reading, option: Option) -> None:
         reading.set("context_parallel_style", style)
     else:
         reading.leave_out(option, f"context_parallel_style is one of {listed([*CONTEXT_STYLES], 'and')} for all layers")
+
+
+def context_groups(reading: Reading, option: Option) -> None:
+    """Compare the sizes with those of `hybrid`: ranks that exchange heads, and their groups in the ring."""
+    heads_flag = "num-query-groups" if "group-query-attention" in reading.options else "num-attention-heads"
+    flags = "context-parallel-size", "tensor-model-parallel-size", heads_flag
+    ranks, tensor, heads = (int(text) if (text := reading.text(flag)).isdecimal() else 1 for flag in flags)
+    sizes = [int(word.text) if word.text.isdecimal() else 0 for word in option.values]
+    sharing = math.gcd(heads // max(tensor, 1), ranks)
+    if math.prod(sizes) != ranks:
+        why = f"the product of the sizes is not --context-parallel-size ({ranks}), and Megatron-LM refuses that"
+        reading.leave_out(option, why, "set context_parallel_size in the new file to the number that is right")
+    elif CONTEXT_STYLES[HYBRID] not in reading.text("cp-comm-type"):
+        reading.leave_out(option, f"it has no effect without --cp-comm-type {CONTEXT_STYLES[HYBRID]}")
+    elif sizes != [sharing, ranks // sharing]:
+        why = f"context_parallel_style: {HYBRID} takes {sharing} x {ranks // sharing} ranks, as the heads allow"
+        reading.leave_out(option, why)
 
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:
@@ -163,6 +182,8 @@ def positions(reading: Reading, option: Option) -> None:
         return choice("pos_emb", ours)(reading, option)
     reading.set("pos_emb", "rotary")
     reading.set("rope_scaling.rope_type", YARN)
+    if "yarn-original-max-position-embeddings" not in reading.options:
+        reading.set("rope_scaling.original_max_position_embeddings", YARN_CONTEXT, "Megatron-LM's default")
     factor = reading.number("rotary-scaling-factor")
     if factor is None:
         hint = "set factor in the rope_scaling section of the new file"
@@ -172,9 +193,21 @@ def positions(reading: Reading, option: Option) -> None:
 
 def yarn_factor(reading: Reading, option: Option) -> None:
     """Report a factor that `positions` does not read."""
-    kind = reading.options.get("position-embedding-type")
-    if kind is None or kind.text != YARN:
+    if reading.text("position-embedding-type") != YARN:
         _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+
+
+def yarn_multiplier(reading: Reading, option: Option) -> None:
+    """Read --mscale and --mscale-all-dim, which are 1 and 0 by default, for the multiplier of YaRN's paper."""
+    if reading.text("position-embedding-type") != YARN:
+        return _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+    given = reading.number("mscale"), reading.number("mscale-all-dim")
+    if all(given):
+        reading.set_from(option, f"rope_scaling.{option.name.replace('-', '_')}")
+    elif given[0] not in (None, 1) or given[1]:
+        hint = "set attention_factor in the rope_scaling section of the new file"
+        why = "rope_scaling has mscale only together with mscale_all_dim"
+        reading.leave_to_write(option, "rope_scaling.attention_factor", hint, why)
 
 
 def llama3_factor(reading: Reading, option: Option) -> None:
