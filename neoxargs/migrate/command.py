@@ -196,18 +196,21 @@ def _is_complete(result: Result) -> bool:
 def _found_by_check(new: Text, is_whole: bool) -> list[Problem]:
     """Return what `deepy check` refuses in the new file.
 
-    A file that describes a whole run has to pass; in a part of one, only the settings that train.py cannot run are
-    reported, as warnings, because another training script may support them.
+    A file that describes a whole run has to pass; in a part of one, only the settings that train.py cannot run, alone
+    or together, are reported, as warnings, because another training script may support them.
     """
+    given = set[str]()
     try:
         drafted = draft([File(*new)])
+        given = {*drafted.values}
         config, errors = resolved(drafted, _gpus(drafted))
     except Problems as stop:
         config, errors = None, stop.problems
     refused = [problem for problem in trainer_problems(config) if problem.severity == "error"] if config else []
     if is_whole:
         return [*errors, *refused]
-    return [replace(problem, severity="warning") for problem in refused]
+    within = [error for error in errors if error.about and given.issuperset(error.about)]
+    return [replace(problem, severity="warning") for problem in [*within, *refused]]
 
 
 def _gpus(drafted: Draft) -> int | None:

@@ -51,6 +51,15 @@ def test_a_json_that_the_file_names() -> None:
     assert "migrate-optimizer-missing" not in ids(result.problems)
 
 
+@pytest.mark.parametrize("kind", ["sp", "cp"])
+def test_ranks_that_divide_sequences(kind: str) -> None:
+    both = "".join(f"  parallelism_config_{each}_size: {2 if each == kind else 1}\n" for each in ("sp", "cp", "tp"))
+    result = migrated(f"deepspeed_config: {{zero_stage: 1}}\nparallelism_config:\n{both}")
+    assert "context_parallel_size: 2\n" in result.text
+    (problem,) = refused(migrated, f"distributed_type: FSDP\nparallelism_config:\n{both}")
+    assert "context_parallel_size" in problem.hint
+
+
 def test_a_wrong_value_has_its_place() -> None:
     assert str(refused(migrated, "deepspeed_config:\n  zero_stage: 5\n")[0].where) == "a.yaml:2:15"
 

@@ -258,6 +258,15 @@ def test_settings_that_train_py_cannot_run_are_warnings(capsys) -> None:
     assert [(problem["severity"], problem["file"]) for problem in about] == [("warning", "new YAML")]
 
 
+def test_settings_that_exclude_each_other_are_warnings(capsys) -> None:
+    """In a part of a run, they are what check would refuse of its own settings alone."""
+    optimizer = {"type": "OneBitAdam", "params": {"lr": 1e-3, "freeze_step": 9}}
+    Path("ds.json").write_text(json.dumps({"sequence_parallel_size": 2, "optimizer": optimizer}))
+    assert main(["migrate", "ds.json", "--json"]) == 0
+    found = {problem["id"]: problem["severity"] for problem in json.loads(capsys.readouterr().out)["problems"]}
+    assert found == {"migrate-model-missing": "warning", "context-parallel-excludes": "warning"}
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [

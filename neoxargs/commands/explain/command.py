@@ -90,7 +90,10 @@ def _json(answer: dict[str, Any], spec: RunSpec | None = None) -> str:
 
 def _mentioning(name: str, key: str, as_json: bool) -> str:
     """Return the parameters that mention the word. Raises Problems if one has a similar name, or none mentions it."""
-    described = keyword_search.by_question(key) if " " in key.strip() else {}
+    if " " in key.strip():
+        described = keyword_search.by_question(key)
+    else:
+        described = keyword_search.by_word(name) if keyword_search.by_choice(name) else {}
     asked = Key(name, key, Place(SET, 1, 1, key, len(key)))
     match = None if described else match_key(asked)
     unknown = replace(unknown_key(asked, match), where=None)

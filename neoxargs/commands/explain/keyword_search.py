@@ -1,4 +1,4 @@
-"""Find parameters by a word in their name or, if no name contains it, in their description."""
+"""Find parameters by one of their choices, by a word in their name or, if there is none, in their description."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from pathlib import PurePath
 
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.keys.other_programs import counterpart
+from neoxargs.registry.types import words_of
+from neoxargs.resolve.keys.other_programs import counterpart, our_choice
 
 MAX_RESULTS = 15
 #: Shorter words are not searched, because too many names contain them.
@@ -43,16 +44,23 @@ def by_question(text: str) -> dict[str, str]:
 
 
 def by_word(word: str) -> dict[str, str]:
-    """Return name -> description of all that contain the word, the best matches first.
+    """Return name -> description of all that have the word as a choice, or in their name, the best matches first.
 
-    Only if no name contains the word are descriptions searched.
+    Only if there are none are descriptions searched.
     """
-    if described := by_name(word):
+    if described := by_choice(word) | by_name(word):
         return described
     word = normal(word).lower()
     texts = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}
     found = {name: text for name, text in texts.items() if word in normal(text.lower()).replace(" ", "_")}
     return found if len(word) >= MIN_LENGTH else {}
+
+
+def by_choice(word: str) -> dict[str, str]:
+    """Return name -> description of all that have this choice, or one that another program calls so."""
+    choice = our_choice(word) or word.lower()
+    parameters = REGISTRY.parameters.values()
+    return {each.name: each.description for each in parameters if choice in map(str.lower, words_of(each.type))}
 
 
 def by_name(word: str) -> dict[str, str]:

@@ -17,6 +17,9 @@ from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
 from neoxargs.resolve.yaml.read import File
 
 SECTION = "deepspeed_config"
+PARALLELISM = "parallelism_config"
+#: Ranks that divide a sequence: of torch's ring, for FSDP, and of DeepSpeed.
+CONTEXT = tuple(f"{PARALLELISM}.{PARALLELISM}_{kind}_size" for kind in ("cp", "sp"))
 #: Key of Accelerate -> parameter.
 PARAMETERS = {
     "main_process_ip": "master_addr",
@@ -33,6 +36,7 @@ PARAMETERS = {
     f"{SECTION}.deepspeed_hostfile": "hostfile",
     f"{SECTION}.deepspeed_inclusion_filter": "include",
     f"{SECTION}.deepspeed_exclusion_filter": "exclude",
+    **dict.fromkeys(CONTEXT, "context_parallel_size"),
 }
 #: Value of `mixed_precision` -> the section that turns it on.
 PRECISIONS = {"bf16": "bf16.enabled", "fp16": "fp16.enabled"}
@@ -59,11 +63,13 @@ class Accelerate(Source):
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts
         tree = _tree(text)
+        entries = list(_entries(tree))
         if not isinstance(_value(tree, SECTION), Mapping) and (kind := _other_kind(tree)):
             what = f"{KIND} is {kind.text}, expected DEEPSPEED: deepy trains only with DeepSpeed"
             hint = "configure Accelerate for DeepSpeed and migrate that file; ZeRO stage 3 shards a model as FSDP does"
+            if any(key in CONTEXT for key, _ in entries):
+                hint += ", and context_parallel_size divides sequences"
             raise Problems([Problem(what, kind.place, hint, id="migrate-accelerate-without-deepspeed")])
-        entries = list(_entries(tree))
         read = [_setting(key, entry, tree) for key, entry in entries]
         settings = [setting for setting in read if setting]
         left_out = [(key, entry) for (key, entry), setting in zip(entries, read, strict=True) if not setting]
@@ -91,10 +97,12 @@ def _other_kind(tree: Mapping) -> Scalar | None:
 def _entries(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:
     """Yield every setting with its dotted key, except empty ones."""
     for entry in tree.entries:
-        if entry.key == SECTION and isinstance(entry.value, Mapping):
-            yield from _entries(entry.value, f"{SECTION}.")
-        elif entry.value.to_python() not in (None, {}, []):
-            yield path + entry.key, entry
+        if entry.key in (SECTION, PARALLELISM) and isinstance(entry.value, Mapping):
+            yield from _entries(entry.value, f"{entry.key}.")
+            continue
+        key, value = path + entry.key, entry.value.to_python()
+        if value not in (None, {}, []) and not (key in CONTEXT and value == 1):
+            yield key, entry
 
 
 def _setting(key: str, entry: Entry, tree: Mapping) -> tuple[str, Entry] | None:

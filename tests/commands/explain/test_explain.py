@@ -258,6 +258,15 @@ def test_a_word_finds_the_parameters_with_it_in_their_names() -> None:
     assert many[-1] == f"  and {len(found) - 15} more, listed in docs/parameters.md"
 
 
+@pytest.mark.parametrize("word", ["ring", "a2a", "p2p", "a2a+p2p", "Ulysses"])
+def test_a_choice_finds_its_parameter(word: str) -> None:
+    assert explain(word, Request([])).splitlines()[1].split()[0] == "context_parallel_style"
+
+
+def test_a_flag_of_megatron_is_explained() -> None:
+    assert explain("cp-comm-type", Request([])).startswith("context_parallel_style\n")
+
+
 def test_a_word_in_no_name_is_searched_in_descriptions() -> None:
     assert "  char_level_ppl " in explain("perplexity", Request([]))
 
