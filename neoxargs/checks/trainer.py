@@ -55,6 +55,8 @@ def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
         checks += [_tuned_without_tuner, _counts_no_layer, _sums_with_less_precision, _other_sums]
         refused += [name for name in rows if not config.knows(name)]  # it may be
         checks.append(partial(no_effect_warnings, refused=refused))
+    else:
+        checks.append(_dropped_tokens)
     return problems + config.found(*(partial(check, config) for check in checks))
 
 
@@ -85,6 +87,21 @@ def _writes_unreadable_names(config: Config) -> bool:
     section = "checkpoint.writer"
     is_on = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
     return is_on and config.zero_optimization.stage != 3
+
+
+def _dropped_tokens(config: Config) -> Iterator[Problem]:
+    """Yield a warning if experts can drop tokens of the texts that a trained model evaluates or continues."""
+    options, name = config.moe, "moe_eval_capacity_factor"
+    enough = -(-options.moe_num_experts // options.moe_top_k)  # all tokens of a micro batch may choose the same expert
+    if options.moe_num_experts == 1 or not options.moe_token_dropping or options.moe_eval_capacity_factor >= enough:
+        return
+    what = "moe_token_dropping: which tokens experts drop depends on later tokens and on the micro batch, and so do "
+    what += "losses; while text is generated, prompts lose tokens, and what follows hardly any"
+    about = ("moe_token_dropping", name)
+    place = config.place("moe_token_dropping")
+    yield Problem(
+        what, place, f"set {name}: {enough} to drop none", (), "warning", id="experts-drop-tokens", about=about
+    )
 
 
 def _sums_with_less_precision(config: Config) -> Iterator[Problem]:

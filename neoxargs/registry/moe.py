@@ -54,7 +54,8 @@ class Moe(Group, origin="NeoX", effect="model"):
 
     moe_token_dropping: bool = param(False)
     """Limit the number of tokens per expert to its capacity; the excess tokens, those with the lowest routing weights,
-    skip the expert. false: every expert processes all tokens that chose it."""
+    skip the expert. So whether a token is dropped depends on later tokens too, and on the other samples of the micro
+    batch. false: every expert processes all tokens that chose it."""
 
     moe_train_capacity_factor: Positive = param(1.0)
     """Capacity of each expert in training, as a multiple of its even share of a micro batch's tokens. Needs
@@ -62,7 +63,7 @@ class Moe(Group, origin="NeoX", effect="model"):
 
     moe_eval_capacity_factor: Positive = param(1.0)
     """Capacity of each expert in evaluation and generation, as a multiple of its even share of a micro batch's
-    tokens."""
+    tokens. With `moe_num_experts` / `moe_top_k` or more, no token is dropped."""
 
     moe_min_capacity: Natural = param(4)
     """Minimum capacity of each expert, regardless of the capacity factors."""

@@ -25,6 +25,23 @@ def test_the_default_model_is_supported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("moe_token_dropping: true", True),
+        ("moe_token_dropping: true, moe_eval_capacity_factor: 1.99", True),
+        ("moe_token_dropping: true, moe_eval_capacity_factor: 2", False),
+        ("moe_token_dropping: false", False),
+        ("moe_token_dropping: true, moe_num_experts: 1, moe_top_k: 1", False),
+    ],
+)
+def test_a_trained_model_that_drops_tokens_is_told(text: str, told: bool) -> None:
+    config = configure(f"{{{text}}}", *[] if "num_experts" in text else ["{moe_num_experts: 4, moe_top_k: 2}"])
+    for training, expected in ((True, False), (False, told)):
+        found = [problem.id for problem in trainer_problems(config, training)]
+        assert ("experts-drop-tokens" in found) == expected
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "num_kv_heads: 2",

@@ -135,6 +135,24 @@ def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
     assert ids(generator, *contexts) == expected  # nothing is left of the batch before
 
 
+@pytest.mark.parametrize("factor", [1, 4])
+def test_dropped_tokens_depend_on_the_pass_unless_none_can_be(factor: int) -> None:
+    """What `experts-drop-tokens` says, and that its hint helps: 4 experts of which each token chooses one."""
+    experts = {"moe_num_experts": 4, "moe_top_k": 1, "moe_token_dropping": True, "moe_min_capacity": 2}
+    model = UNTIED | experts | {"moe_eval_capacity_factor": factor}
+
+    def logits(*contexts: str, recompute: bool = False) -> list[list[float]]:
+        generator = one_process(model=model, maximum_tokens=6, recompute=recompute)
+        generator.finish(samples := [generator.sample(context) for context in contexts])
+        return [sample.logits for sample in samples]
+
+    contexts = ("abcaaaa", "helloaa")
+    cached, anew = logits(*contexts), logits(*contexts, recompute=True)
+    alone = [logits(context)[0] for context in contexts]
+    for other in (anew, alone):
+        assert all(x == pytest.approx(y, abs=1e-4) for x, y in zip(cached, other, strict=True)) == (factor == 4)
+
+
 @pytest.mark.parametrize(("start", "key"), [("visible", "one window"), ("rotary", "one rotation")])
 def test_layers_that_share_the_wrong_thing_are_found(start, key, monkeypatch) -> None:
     contexts, model = ("abc", "hellofyou", "", "xx"), UNTIED | CACHED["window in every other layer"]
