@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
@@ -211,17 +211,45 @@ def table(layout: str, vocabulary: int, turns: Mapping[str, list[Turn]]) -> str:
     return "\n".join(lines)
 
 
+#: Part of a step -> the operators whose own time it is; the first that matches counts.
+PARTS = {
+    "matrix products": r"aten::(mm|addmm|bmm)$",
+    "attention": "scaled_dot_product",
+    "GELU, norms": "gelu|layer_norm",
+    "optimizer, gradient norm": r"adamw|Optimizer|vector_norm",
+    "messages, waiting": "shared memory|gloo|c10d",
+    "other operators": "",
+}
+
+
 def profile(config: dict[str, Any], folder: Path) -> None:
-    """Print a profile of rank 0; `shared memory:`, `gloo:` and `c10d::` include waiting for other ranks."""
+    """Print the shares of two steps of rank 0, and its slowest operators."""
     file = configuration_file(config | {"train_iters": 20}, folder / "profiled")
     words = [*command(ROOT, file), "--set", "profile=true"]
     env = environment(config["num_gpus"])
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
-    print("two steps of rank 0")
-    for line in (file.parent / "profile.txt").read_text().splitlines()[:25]:
+    lines = (file.parent / "profile.txt").read_text().splitlines()
+    print(
+        "two steps of rank 0: " + ", ".join(f"{part} {share:.1%}" for part, share in shares(file.parent, lines).items())
+    )
+    for line in lines[:25]:
         print(line[:60] + line[60:].replace("  ", " ")[:90])
+
+
+def shares(folder: Path, lines: Sequence[str]) -> dict[str, float]:
+    """Return the share of each part in the time of the profiled steps, and that of the time without an operator."""
+    events = [event for event in json.loads((folder / "profile.json").read_text())["traceEvents"]
+              if event.get("cat") == "cpu_op"]  # fmt: skip
+    whole = max(event["ts"] + event["dur"] for event in events) - min(event["ts"] for event in events)
+    found = dict.fromkeys(PARTS, 0.0)
+    for name, number, unit in re.findall(
+        r"^\s*(\S.*?)\s+[\d.]+%\s+([\d.]+)(us|ms|s)\s", "\n".join(lines), re.MULTILINE
+    ):
+        part = next(part for part, operators in PARTS.items() if re.search(operators, name))
+        found[part] += float(number) * {"us": 1, "ms": 1e3, "s": 1e6}[unit] / whole
+    return found | {"between operators": 1 - sum(found.values())}
 
 
 def _options() -> argparse.Namespace:

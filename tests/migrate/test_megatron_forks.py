@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+
 import pytest
 
+from neoxargs.base.problems import Problems
 from neoxargs.migrate.megatron.command import Megatron
 from neoxargs.migrate.megatron.convert import convert_script
 from neoxargs.migrate.result import Result
@@ -121,6 +125,16 @@ def test_experts_that_cannot_be_converted(flags: str) -> None:
     (problem,) = result.problems
     pinned(problem)
     assert problem.what.split()[0] in result.text.splitlines()[1]  # a comment at the top of the new file
+
+
+@pytest.mark.parametrize("number", [".inf", ".nan", "1e999", "1" + "0" * 400], ids=["inf", "nan", "float", "whole"])
+def test_nothing_is_computed_from_a_number_that_no_flag_has(number: str) -> None:
+    flags = "hidden-size ffn-hidden-size moe-router-topk num-layers rotary-scaling-factor mscale rope-scaling-factor"
+    around = "--train-iters 9 --num-experts 8 --moe-ffn-hidden-size 48 --swiglu --mscale-all-dim 1 --use-rope-scaling"
+    for flag in flags.split():
+        with suppress(Problems):
+            text = migrated(f"{around} --position-embedding-type yarn --{flag} {number}").text
+            assert not re.search(r"^[^#]*: -?\.?(inf|nan)", text, re.MULTILINE), flag
 
 
 def test_a_dense_model_has_no_settings_of_experts() -> None:

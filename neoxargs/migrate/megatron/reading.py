@@ -13,6 +13,8 @@ from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Scalar, node_of, read_plain
 from neoxargs.resolve.yaml.write import Setting
 
+#: No flag has such a number; with smaller ones, sizes can be computed.
+BEYOND = 1e15
 #: Old names of Megatron-LM flags that the registry does not have.
 OLD_NAMES = {
     "batch-size": "micro-batch-size",
@@ -181,9 +183,9 @@ class Reading:
                 self.settings.setdefault(name, Setting(value, behind=comment))
 
     def number(self, name: str) -> float | None:
-        """The value of another flag as a number."""
+        """The value of another flag, if it is a number, not infinite and below `BEYOND`."""
         value = read_plain(self.options[name].text) if name in self.options else None
-        return value if isinstance(value, int | float) else None
+        return value if isinstance(value, int | float) and abs(value) < BEYOND else None
 
     @property
     def default_width(self) -> int:
