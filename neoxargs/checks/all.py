@@ -35,6 +35,7 @@ from neoxargs.checks.checkpoint.model import (
     other_model,
     reward_models_write_nothing,
     skipped_checkpoints,
+    unlearned_positions,
 )
 from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
 from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
@@ -279,6 +280,7 @@ CHECKS: tuple[Check, ...] = (
     Check("files", lambda spec: missing_checkpoint(spec.config)),
     Check("files", _continued),
     Check("files", _checkpoint_to_read, ("generate", "eval")),
+    Check("files", lambda spec: unlearned_positions(spec.config), ("generate", "eval")),
     Check("files", lambda spec: fit_of_checkpoint(spec.config), ("export",)),
     Check("files", _read_by_generate, ("generate",)),
     Check("machine", _precision),

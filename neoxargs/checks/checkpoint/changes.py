@@ -11,6 +11,7 @@ from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.compare.apart import REPORTED_ELSEWHERE, names
 from neoxargs.resolve.compare.continuing import Level, changes_training, level_of, matters
 from neoxargs.resolve.compare.differences import Difference, differences, same_function
+from neoxargs.resolve.rules.rotary import READ_ORIGINAL
 from neoxargs.resolve.rules.synonyms import names_of_setting
 from neoxargs.targets.wire_format import config_from_values
 
@@ -35,13 +36,23 @@ def changes(config: Config, recorded: Mapping[str, Any]) -> dict[Level, list[Dif
     for each in differences(_comparable(recorded_config(recorded)), config, apart, same_function):
         # The ranks compare SHAPE in any case.
         is_read = each.is_read[1] or each.name in checkpoint_folder.SHAPE
-        if is_read and matters(each.name, config) and config.get(each.name) is not ABSENT:
+        if each.name == "max_position_embeddings" and _scales_from_longest(config):
+            found["adapted"].append(each)
+        elif is_read and matters(each.name, config) and config.get(each.name) is not ABSENT:
             found[levels[each.name]].append(each)
     # What follows from a change that is at least as serious.
     return {
         level: [each for each in some if not _follows(config, each, [*found["weights"], *some])]
         for level, some in found.items()
     }
+
+
+def _scales_from_longest(config: Config) -> bool:
+    """Return whether the angles of scaled positions depend on max_position_embeddings."""
+    options = config.rope_scaling
+    longest = options.original_max_position_embeddings is None
+    longest |= options.rope_type == "longrope" and options.factor is None
+    return config.embedding.pos_emb == "rotary" and options.rope_type in READ_ORIGINAL and longest
 
 
 def _known(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,7 @@ from neoxargs.files.checkpoints.optimizer_state import trains_the_same_part
 from neoxargs.files.token_files.checksums import known_digests
 from neoxargs.files.token_files.index import digest
 from neoxargs.files.token_files.sources import files_of, sources
+from neoxargs.resolve.rules.rotary import rotary_positions_reach_seq_length
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,24 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
         hint = "the weights were trained with the old values; set those values again unless the change is intended"
         first, also = (places[0], tuple(places[1:])) if places else (None, ())
         yield Problem(what, first, hint, also, "warning", id="checkpoint-model-changed", about=(*names, "load"))
+
+
+def unlearned_positions(config: Config) -> Iterator[Problem]:
+    """Yield the warning of rotary-positions-reach-seq-length if only the checkpoint says what the model has learned."""
+    checkpoint = checkpoint_to_read(config)
+    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    longest, options = (saved or {}).get("max_position_embeddings"), config.rope_scaling
+    rule, told = "rotary-positions-reach-seq-length", [warning.id for warning in config.warnings]
+    if not isinstance(longest, int) or config.is_set("max_position_embeddings") or rule in told:
+        return
+    found = rotary_positions_reach_seq_length(
+        config.embedding.pos_emb, config.shape.seq_length, longest, options.rope_type, options.factor,
+        options.original_max_position_embeddings,
+    )  # fmt: skip
+    if found:
+        what = f"{found.sentence}, in the checkpoint to be loaded ({checkpoint})"
+        place = config.place("seq_length")
+        yield Problem(what, place, found.advice, (), "warning", id=rule, about=(*found.about, "load"))
 
 
 def other_head(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

@@ -12,11 +12,13 @@ from neoxargs.base.problems import Problem
 from neoxargs.checks.all import fit_of_checkpoint
 from neoxargs.checks.checkpoint.model import (
     changed_training,
+    checkpoint_to_read,
     loaded_checkpoint,
     other_base_shapes,
     other_data,
     other_model,
     skipped_checkpoints,
+    unlearned_positions,
 )
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
@@ -142,6 +144,36 @@ def test_a_longer_learned_position_table_is_refused(tmp_path: Path) -> None:
 
 
 ROTARY = "pos_emb: rotary\n"
+SCALED = f"{ROTARY}rope_scaling: {{{{rope_type: {{}}, factor: 2}}}}\n"
+ORIGINAL = SCALED.replace("2}", "2, original_max_position_embeddings: 8}")
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "changed", "beyond"),
+    [
+        (ROTARY, 64, False, True),
+        (ROTARY, 16, False, False),
+        (f"{ROTARY}max_position_embeddings: 64\n", 64, False, False),
+        (SCALED.format("linear"), 64, False, False),
+        (SCALED.format("linear"), 128, False, True),
+        (SCALED.format("dynamic"), 128, True, False),
+        (SCALED.format("yarn"), 16, True, False),
+        (ORIGINAL.format("yarn"), 64, False, True),
+        ("pos_emb: alibi\n", 64, False, False),
+    ],
+)
+def test_samples_of_another_length_than_the_models(
+    tmp_path: Path, text: str, length: int, changed: bool, beyond: bool
+) -> None:
+    (tmp_path / "global_step10").mkdir()
+    before = complete(draft([File("my.yml", smallest.YAML + text.replace("max_position_embeddings: 64\n", ""))]), 1)
+    (tmp_path / "global_step10" / "config.json").write_text(json.dumps(train_values(before)))
+    other = smallest.YAML.replace("seq_length: 32\nmax_position_embeddings: 32", f"seq_length: {length}")
+    config = complete(draft([File("my.yml", f"{other}load: {tmp_path}\n{text}")]), 1)
+    names = [problem.about[0] for problem in other_model(config, checkpoint_to_read(config))]
+    assert names == ["max_position_embeddings"] * changed
+    told = [problem.id for problem in (*config.warnings, *unlearned_positions(config))]
+    assert told.count("rotary-positions-reach-seq-length") == beyond
 
 
 @pytest.mark.parametrize(
