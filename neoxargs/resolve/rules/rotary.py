@@ -110,8 +110,10 @@ def rotary_positions_reach_seq_length(
         what += f" times rope_scaling.factor ({factor:g})"
         about, advice = [*about, "rope_scaling.factor"], f"set rope_scaling.factor to at least {times}"
     elif kind == "default":
-        scaling = f"set rope_scaling, for example {{rope_type: yarn, factor: {times}}}"
-        advice = f"{scaling}; or, if the model is to learn longer texts without it, {advice}"
+        scaling = f"{{rope_type: yarn, factor: {times}, original_max_position_embeddings: {context}}}"
+        advice = (
+            f"set rope_scaling, for example {scaling}; or, if the model is to learn longer texts without it, {advice}"
+        )
     return warn(what, f"{advice}; or set seq_length to {reach}", about=about)
 
 

@@ -52,6 +52,13 @@ def test_each_value_that_a_hint_offers_fits(rule: str, text: str) -> None:
         assert name != "context_parallel_size" or "context-ranks-can-compute-attention" not in remaining
 
 
+def test_the_scaling_that_a_hint_offers_fits_also_if_the_context_is_derived() -> None:
+    rule, text = "rotary-positions-reach-seq-length", f"{LENGTHS}, pos_emb: rotary"
+    found = re.search(r"{.*?}", hints(f"{{{text}}}")[rule])
+    assert found and rule not in hints(f"{{{text}, rope_scaling: {found[0]}}}")
+    assert "original_max_position_embeddings: 32" in found[0]
+
+
 SCALED = "pos_emb: rotary, max_position_embeddings: 64, rope_scaling: {{rope_type: {}}}"
 
 
