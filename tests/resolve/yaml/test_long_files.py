@@ -60,7 +60,7 @@ def test_a_long_list_of_datasets_is_read() -> None:
     ("text", "limit"),
     [
         ('{"train_batch_size": 8, "zero_optimization": ' + JSON + "}", KEYS),
-        (f'{{"zero_optimization": {{"stage": [{"1, " * LONG}]}}}}', VALUES),
+        pytest.param(f'{{"zero_optimization": {{"stage": [{"1, " * LONG}]}}}}', VALUES, marks=pytest.mark.slow),
     ],
     ids=["keys", "values"],
 )

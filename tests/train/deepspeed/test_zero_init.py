@@ -72,6 +72,7 @@ def _step(engine: Any, samples: tuple[Tensor, Tensor]) -> float:
     return float(loss)
 
 
+@pytest.mark.slow
 def test_same_start_and_same_losses() -> None:
     for (weights, losses), (partitioned, their_losses) in run_ranks(trained, 2, [0, 3]):
         for name, weight in weights.items():

@@ -23,6 +23,7 @@ from neoxargs.train.process.mesh import Axis
 from neoxargs.train.process.shared_memory import Channel
 from tests.support.layouts import BF16
 from tests.support.ranks import all_ranks, run_ranks
+from tests.support.selection import mostly_slow
 from tests.support.small_gpt import VOCABULARY, batch, load_shards, randomised, small
 from tests.support.trials import Trial, started
 
@@ -213,7 +214,7 @@ def counting() -> Iterator[list[int]]:
         yield calls
 
 
-@pytest.mark.parametrize("world", ENGINES)
+@pytest.mark.parametrize("world", mostly_slow(ENGINES, len(ENGINES)))
 def test_partial_gradients_are_summed_once_per_step(world: int) -> None:
     """Two layers have 12 norms and biases, and each step has two or four micro batches."""
     for name, (whole, shards, calls) in run_ranks(trained, world, ENGINES[world], timeout=200)[0].items():
