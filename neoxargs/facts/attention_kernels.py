@@ -167,7 +167,9 @@ class Choice(Record):
 
     @property
     def why(self) -> str:
-        """What decides, in words: the configuration, or what the layer asks."""
+        """What decides, in words: the configuration, or what the layer asks; why a run with this is refused."""
+        if self.refused:
+            return f"refused: {self.refused}"
         asked = self.asked
         what = " and ".join(asked.words) or "causal"
         if asked.backend != "auto":

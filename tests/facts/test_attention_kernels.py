@@ -40,6 +40,7 @@ CASES = {
     "recurrent": 'attention_config: [[["mamba"], 4]]',
     "unfused": "attention_backend: unfused",
     "sdpa, softmax in fp32": "attention_backend: sdpa\nattention_softmax_in_fp32: true",
+    "flex, learned bias": "attention_backend: flex\npos_emb: rpe",
 }
 
 
