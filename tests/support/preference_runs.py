@@ -68,7 +68,10 @@ def on_every_layout(folder: Path, ours: Path, expected: list[float], **values: A
     alone = held_out(folder / "one process")
     for name in ("one process", *LAYOUTS):
         assert losses(folder / name) == pytest.approx(expected, abs=3e-6), name
-        assert held_out(folder / name) == pytest.approx(alone, rel=2e-6, abs=3e-5), name
+        found = held_out(folder / name)
+        # Margins and rewards are differences of sums of log-probabilities near 100, each rounded by up to 2e-6 of it.
+        assert found == pytest.approx(alone, rel=2e-6, abs=2e-4), name
+        assert found["loss"] == pytest.approx(alone["loss"], rel=2e-6, abs=3e-6), name
     assert expected[2] < expected[0] - 0.01
     return alone
 
