@@ -57,17 +57,21 @@ def weights_of_layers(shape: Shape) -> list[int]:
 
 
 def mlp_width(shape: Shape, mlp: Mlp) -> int:
-    """Return the number of features between the two matrices of the MLP.
+    """Return the number of features between the two matrices of the MLP."""
+    return width_of_mlp(shape.intermediate_size, mlp.activation, shape.mlp_multiple_of, shape.exact_mlp_width)
+
+
+def width_of_mlp(intermediate_size: int, activation: str, mlp_multiple_of: int, exact_mlp_width: bool) -> int:
+    """Return what `mlp_width` does, of the parameters.
 
     GPT-NeoX defines the intermediate_size of a gated MLP as the total width of its three matrices; gate and value have
     a third of it each. With `exact_mlp_width`, intermediate_size is the width.
     """
-    if shape.exact_mlp_width:
-        return shape.intermediate_size
-    size, unit = shape.intermediate_size, shape.mlp_multiple_of
+    if exact_mlp_width:
+        return intermediate_size
     # Rounded in this order by GPT-NeoX: first 2/3, then half of it for each of gate and value, then up to a multiple.
-    width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
-    return -(-width // unit) * unit
+    width = int(intermediate_size * 2 / 3) // 2 if activation in GATED else intermediate_size
+    return -(-width // mlp_multiple_of) * mlp_multiple_of
 
 
 def has_experts(config: Config, layer: int) -> bool:

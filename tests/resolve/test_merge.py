@@ -189,6 +189,12 @@ def test_same_key_in_two_files() -> None:
     assert "also at a.yml:1:1" in text
 
 
+def test_each_file_may_say_its_dialect() -> None:
+    assert drafted("dialect: neox-2026\nlr: 1", "dialect: neox-2026\nseed: 1").problems == []
+    assert problem("dialect: neox-2026", "dialect: neox-2021-02").startswith("b.yml:1:1: error: dialect is set twice")
+    assert "dialect is set twice" in problem("dialect: neox-2026\ndialect: neox-2026")
+
+
 def test_dash_and_underscore_are_one_key() -> None:
     assert "num_layers is set twice" in problem("num-layers: 1\nnum_layers: 1")
     assert "zero_optimization is set twice" in problem("zero-optimization: {}\nzero_optimization: {}")

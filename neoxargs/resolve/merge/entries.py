@@ -167,6 +167,8 @@ class _Reader:
 
     def parameter(self, name: str, entry: Entry) -> None:
         first = self.entries.parameters.setdefault(name, entry)
+        if first is not entry and name == "dialect" and _in_each_file(first, entry):
+            return
         # for a section that occurs twice, one problem is enough
         if first is not entry and self.duplicate_sections.isdisjoint(_sections_around(name)):
             self.entries.problems.append(duplicate_key(name, entry, first, _two_spellings(first.place, entry), (name,)))
@@ -243,3 +245,8 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
 
 def _kind(value: Node) -> str:
     return "a single value" if isinstance(value, Scalar) else "a list"
+
+
+def _in_each_file(first: Entry, entry: Entry) -> bool:
+    """Return whether two files say the same, as of the dialect that each of them was written for."""
+    return first.place.file != entry.place.file and first.value.to_python() == entry.value.to_python()

@@ -1,11 +1,14 @@
-"""The feed-forward layer: the width of a gated one, which GPT-NeoX and other programs define differently, and ONNX."""
+"""The feed-forward layer: its width, which GPT-NeoX and other programs define differently if it is gated, and ONNX."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 
-from neoxargs.facts.model import GATED
+from neoxargs.facts.layer_kinds import RECURRENT
+from neoxargs.facts.model import GATED, width_of_mlp
 from neoxargs.resolve.rules.rule import Finding, check, refuse, warn
+from neoxargs.resolve.rules.shared_findings import nearest
 
 
 @check
@@ -26,7 +29,7 @@ def gated_width_is_a_third(
         activation: swiglu
         intermediate_size: 180
     """
-    width = -(-(int(intermediate_size * 2 / 3) // 2) // mlp_multiple_of) * mlp_multiple_of
+    width = width_of_mlp(intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
     narrow_expert = moe_num_experts > 1 and intermediate_size % 3 == 0
     intended = exact_mlp_width or "intermediate_size" not in written or narrow_expert
     if activation not in GATED or intended or width >= 2 * hidden_size:
@@ -35,6 +38,72 @@ def gated_width_is_a_third(
     advice = f"if each matrix should be {intermediate_size} wide, as in Hugging Face and Megatron-LM, "
     advice += f"set exact_mlp_width: true; otherwise, set intermediate_size: {width} and exact_mlp_width: true"
     return warn(f"{what}matrices, so that each is {width} wide", advice, ["intermediate_size", "activation"])
+
+
+@check
+def tensor_parallel_divides_mlp_width(
+    intermediate_size: int,
+    activation: str,
+    mlp_multiple_of: int,
+    exact_mlp_width: bool,
+    model_parallel_size: int,
+    attention_config: Sequence[str],
+    moe_num_experts: int,
+    hidden_size: int,
+) -> Finding | None:
+    """Every tensor parallel rank holds an equal shard of the features between the two matrices of a feed-forward layer.
+    With a remainder, Megatron's `ensure_divisibility` stops every rank when it builds the first layer.
+
+        activation: swiglu
+        intermediate_size: 387
+        model_parallel_size: 2
+    """
+    # Experts have a rule of their own, and so has a hidden_size of which the width is a multiple.
+    if moe_num_experts > 1 or hidden_size % model_parallel_size or all(kind in RECURRENT for kind in attention_config):
+        return None
+    width = width_of_mlp(intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
+    return _undivided(width, intermediate_size, activation, mlp_multiple_of, exact_mlp_width, model_parallel_size)
+
+
+@check
+def tensor_parallel_divides_expert_width(
+    intermediate_size: int,
+    activation: str,
+    mlp_multiple_of: int,
+    exact_mlp_width: bool,
+    model_parallel_size: int,
+    moe_num_experts: int,
+    enable_expert_tensor_parallelism: bool,
+    moe_num_shared_experts: int,
+) -> Finding | None:
+    """With enable_expert_tensor_parallelism, every tensor parallel rank holds an equal shard of the width of every
+    expert, and always of the shared experts together. With a remainder, the shards would have other sizes.
+
+        moe_num_experts: 2
+        enable_expert_tensor_parallelism: true
+        activation: swiglu
+        intermediate_size: 387
+        model_parallel_size: 2
+    """
+    width = width_of_mlp(intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
+    divided = width if enable_expert_tensor_parallelism else width * moe_num_shared_experts
+    if moe_num_experts == 1:
+        return None
+    return _undivided(divided, intermediate_size, activation, mlp_multiple_of, exact_mlp_width, model_parallel_size)
+
+
+def _undivided(width: int, size: int, activation: str, unit: int, exact: bool, ranks: int) -> Finding | None:
+    """Return the finding of a width that tensor parallel ranks cannot share equally. size: intermediate_size."""
+    if width % ranks == 0:
+        return None
+    if exact:
+        advice = f"set intermediate_size to {nearest(size, ranks)}"
+    else:
+        fitting = math.lcm(unit, ranks)
+        wide = width_of_mlp(size, activation, fitting, exact)
+        advice = f"set mlp_multiple_of to {fitting}, which makes feed-forward layers {wide} wide"
+    what = f"the width of feed-forward layers ({width}) must be a multiple of model_parallel_size ({ranks})"
+    return refuse(what, f"{advice}, or model_parallel_size to 1", about=["model_parallel_size", "intermediate_size"])
 
 
 @check

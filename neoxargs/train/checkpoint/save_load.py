@@ -8,6 +8,7 @@ rank's random states and the number of consumed samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from neoxargs.facts.position import Position
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
+from neoxargs.registry import REGISTRY
 from neoxargs.train.checkpoint import base, inventory, relayout
 from neoxargs.train.checkpoint.choose import Verification, choose, damage_on_any_host
 from neoxargs.train.checkpoint.neox import loading
@@ -30,11 +32,17 @@ from neoxargs.train.checkpoint.neox.weights import NeoxWeights
 from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
 from neoxargs.train.checkpoint.saving import Saver, first_non_finite
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
-from neoxargs.train.deepspeed import checkpoint_io
+from neoxargs.train.deepspeed import checkpoint_io, interface
+from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.optim.schedule import Schedule, continue_schedule
 from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.setup import Process, set_seeds, suppress_output
+
+#: Options of an optimizer that a checkpoint's do not replace. The learning rate is the schedule's.
+OWN_SETTINGS = {name.rpartition(".")[2] for name in REGISTRY.parameters if name.startswith("optimizer.params.")} - {
+    "lr"
+}
 
 
 class Checkpoints(Saver):
@@ -98,7 +106,8 @@ class Checkpoints(Saver):
         return self._continue(checkpoint)
 
     def _continue(self, checkpoint: Path) -> Position:
-        state, same_layout = self._load_state(checkpoint)
+        with _own_settings(self.engine):
+            state, same_layout = self._load_state(checkpoint)
         if self.forward_pass:
             found = self.forward_pass.compare(state, checkpoint)
             if self.process.main:
@@ -146,7 +155,8 @@ class Checkpoints(Saver):
     def _continue_gpt_neox(self, theirs: NeoxWeights) -> Position:
         """Load a checkpoint of GPT-NeoX, whose random states mean nothing here."""
         with_optimizer = not (self.options.finetune or self.options.no_load_optim)
-        state = loading.load(self.engine, theirs, with_optimizer, self._optional())
+        with _own_settings(self.engine):
+            state = loading.load(self.engine, theirs, with_optimizer, self._optional())
         self.base = self.base and Base(theirs.folder.resolve(), "")
         if self.options.finetune:
             self.initial = Base(theirs.folder.resolve(), "")
@@ -283,6 +293,24 @@ class Checkpoints(Saver):
         # `differing` ignores the end of a decay that follows train_iters.
         if not differing(self.config.get, theirs):
             schedule.reload = "ours"
+
+
+@contextmanager
+def _own_settings(engine: interface.Engine) -> Iterator[None]:
+    """Within this, an optimizer loads its state from a checkpoint, and keeps this run's rates and other settings.
+
+    torch and DeepSpeed load the settings of its groups too; DeepSpeed's schedules continue those that they set.
+    """
+    schedule, layout = engine.lr_scheduler, optimizer_layout(engine)
+    optimizer = layout and layout.optimizer
+    names = OWN_SETTINGS - (set() if isinstance(schedule, Schedule) else {"betas", "momentum"})
+    groups = optimizer.param_groups if optimizer else []
+    own = [{name: value for name, value in group.items() if name in names} for group in groups]
+    yield
+    for group, settings in zip(optimizer.param_groups if optimizer else [], own, strict=True):
+        group |= settings
+    if isinstance(schedule, Schedule):
+        schedule.set_again()
 
 
 def _not_finite(load: str, where: str) -> Problem:

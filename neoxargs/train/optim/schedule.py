@@ -62,6 +62,10 @@ class Schedule:
             self.curve = saved
         self._move_to(state["iteration"])
 
+    def set_again(self) -> None:
+        """Set the rates of the next update again, after the optimizer has loaded those of a checkpoint."""
+        self._move_to(self.iteration)
+
     def _move_to(self, iteration: int) -> None:
         self.iteration = iteration
         rate = self.curve.rate(iteration)

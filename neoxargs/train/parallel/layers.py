@@ -75,6 +75,8 @@ def join_slices(slices: Sequence[Tensor], shard: TensorShard) -> Tensor:
 
 def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
     """Return the slice of the full weight that the rank `shard.rank` holds."""
+    size = full.shape[shard.dimension]
+    assert size % (shard.parts * shard.size) == 0, f"{shard.size} ranks cannot share {size} features equally"
     parts = full.chunk(shard.parts, shard.dimension)
     return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from neoxargs.facts.model import mlp_width
 from tests.support.configure import configure
+from tests.support.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -121,3 +124,30 @@ def test_a_gated_width_in_the_convention_of_hugging_face(sizes: dict[str, object
         assert f"set intermediate_size: {width} and exact_mlp_width: true" in found[0].hint
         assert mlp_width(again.shape, again.mlp) == mlp_width(config.shape, config.mlp) == width
         assert "gated-width-is-a-third" not in [problem.id for problem in again.warnings]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "activation: swiglu",
+        "intermediate_size: 213",
+        "{activation: geglu, intermediate_size: 213, mlp_multiple_of: 25}",
+        "{activation: swiglu, intermediate_size: 213, exact_mlp_width: true}",
+        "{activation: swiglu, moe_num_experts: 2, moe_num_shared_experts: 1}",
+        "{activation: swiglu, moe_num_experts: 2, enable_expert_tensor_parallelism: true}",
+    ],
+)
+def test_tensor_parallel_ranks_share_the_width_equally(text: str) -> None:
+    configure(text)
+    found = refused(configure, text, "model_parallel_size: 2", gpus=2)
+    [problem] = [each for each in found if each.severity == "error"]
+    assert problem.id.startswith("tensor-parallel-divides-")
+    name, value = re.findall(r"set (\w+) to (\d+)", problem.hint)[0]
+    words = {key: word for key, word in re.findall(r"(\w+): (\w+)", text)} | {name: value}
+    as_hinted = ", ".join(f"{key}: {word}" for key, word in words.items())
+    config = configure(f"{{{as_hinted}}}", "model_parallel_size: 2", gpus=2)
+    assert mlp_width(config.shape, config.mlp) % 2 == 0
+
+
+def test_whole_experts_may_have_any_width() -> None:
+    configure("{activation: swiglu, moe_num_experts: 2}", "model_parallel_size: 2", gpus=2)
