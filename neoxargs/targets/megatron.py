@@ -164,8 +164,6 @@ def _experts(config: Config) -> Words:
             yield from _flag("moe-router-load-balancing-type", "sinkhorn")
         elif not config.moe.moe_normalize_expert_weights:
             yield "--moe-router-pre-softmax"
-        if config.parallel.moe_expert_parallel_size > 1:
-            yield from _flag("expert-model-parallel-size", config.parallel.moe_expert_parallel_size)
 
 
 def _precision(config: Config) -> Words:

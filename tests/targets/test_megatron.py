@@ -113,6 +113,13 @@ def test_a_setting_as_flags(parser: argparse.ArgumentParser, text: str, expected
     assert {name: found[name] for name in expected} == expected
 
 
+def test_no_flag_is_written_twice() -> None:
+    experts = "{moe_num_experts: 4, moe_top_k: 2, moe_expert_parallel_size: 2, model_parallel_size: 2}"
+    flags = [word for word in megatron_flags(configured(experts, gpus=8)) if word.startswith("--")]
+    assert "--expert-model-parallel-size" in flags
+    assert len(flags) == len({*flags})
+
+
 def test_scaled_positions_reach_farther_than_the_original_context() -> None:
     """Megatron-LM refuses sequences longer than --max-position-embeddings."""
     scaled = "pos_emb: rotary\nrope_scaling: {rope_type: linear, factor: 4}"

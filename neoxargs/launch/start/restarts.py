@@ -44,11 +44,12 @@ def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: Ru
     for number in range(restarts + 1):
         config = continued(spec.config, own)
         ended = _attempt(script, replace(spec, config=config), say, launch, lock)
-        if ended.asked and lock:  # generate.py and eval.py, which save nothing, run without a lock
+        newest, is_last = own_checkpoint(spec.config, own), not ended.may_restart or number == restarts
+        failed = ended.may_restart and is_last and newest
+        if (ended.asked or failed) and lock:  # generate.py and eval.py, which save nothing, run without a lock
             say(after_stop(spec.config, own))
-        if not ended.may_restart or number == restarts:
+        if is_last:
             return ended.code
-        newest = own_checkpoint(spec.config, own)
         fruitless = 0 if newest != reached else fruitless + 1
         reached, wait = newest, wait_before(fruitless)
         say(f"restart {number + 1} of {restarts} in {wait:.0f} s, {_starting_point(spec.config, newest)}")

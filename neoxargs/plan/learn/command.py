@@ -50,7 +50,9 @@ def _to_text(runs: Sequence[Measured], rates: Rates, write: str | None) -> list[
         before, after = (format_duration(run.planned(assumed)) for assumed in (DEFAULT, learned))
         measured = f"{format_duration(run.seconds):>12}{f'{100 * run.spread:.0f} %':>8}"
         lines.append(f"{run.name:<{width}}{run.steps:>6}{measured}{before:>12}{after:>18}")
-    rows = [f"{'rate of ' + rates.device:<{width}}{'assumed':>10}{'learned':>10}  80 % interval"]
+    title = f"rate of {rates.device}"
+    width = max(map(len, (title, *rates.values))) + 2
+    rows = [f"{title:<{width}}{'assumed':>10}{'learned':>10}  80 % interval"]
     for (name, value), error in zip(rates.values.items(), _errors(rates), strict=True):
         low, high = map(format_number, Interval.of(value, error))
         rows.append(f"{name:<{width}}{format_number(default(name)):>10}{format_number(value):>10}  {low} to {high}")

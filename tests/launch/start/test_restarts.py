@@ -123,6 +123,15 @@ def test_a_stopped_run_says_how_to_continue(tmp_path, monkeypatch, more):
     pinned(line)
 
 
+@pytest.mark.parametrize("saves", [5, 0])
+def test_a_run_whose_rank_has_died_says_how_to_continue(tmp_path, monkeypatch, saves):
+    attempts = Attempts(monkeypatch, DIED, does=lambda _: saves and checkpoint(tmp_path / "save", saves))
+    assert attempts.run(config(tmp_path), LOCK) == 137
+    assert [line.partition(";")[0] for line in attempts.said] == (
+        [f"the newest checkpoint is {tmp_path}/save/global_step5"] if saves else []
+    )
+
+
 def test_the_values_that_a_stopped_run_names_can_be_set(tmp_path):
     file = File(
         "my.yml",
