@@ -19,6 +19,9 @@ from neoxargs.resolve.derive import Partial
 from neoxargs.runs.epochs import samples_per_epoch
 from neoxargs.targets.planned import Planned
 
+#: Problems of the number of ranks.
+OF_RANKS = ("batch-sizes-agree", "gpus-hold-whole-replicas")
+
 
 class RunSpec(Record):
     """A complete configuration and the resources that it runs on."""
@@ -58,7 +61,7 @@ def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = 
 
     gpus: replaces the search for hosts and devices.
     """
-    partial = before_ranks(drafted)
+    partial, counted = before_ranks(drafted), gpus is None
     found, samples, problems = None, None, list[Problem]()
     try:
         found = find_hosts(partial, environ, gpus)
@@ -74,9 +77,22 @@ def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = 
         problems += stop.problems
     except Uncertain:
         pass
-    config = partial.complete(gpus, samples, found=problems)
+    try:
+        config = partial.complete(gpus, samples, found=problems)
+    except Problems as stop:
+        if counted and found and found.device == "cpu" and not found.remote:
+            stop.problems = [_of_other_gpus(problem) for problem in stop.problems]
+        raise
     assert found  # without hosts, a problem was raised
     return RunSpec(config, found, drafted)
+
+
+def _of_other_gpus(problem: Problem) -> Problem:
+    """Add to a problem of the number of ranks that the run may be for another machine, which has GPUs."""
+    if problem.id not in OF_RANKS:
+        return problem
+    how = "if the run is for other machines, add --gpus with their number of GPUs"
+    return replace(problem, hint=f"{problem.hint}; {how}")
 
 
 def find_hosts(

@@ -31,31 +31,35 @@ class Launch(Record):
         return "before its first step" if self.steps is None else f"steps {self.steps[0]:,} to {self.steps[1]:,}"
 
 
-def launches_of(folder: Path) -> list[Launch]:
-    """Return the launches of a run, without earlier ones of which no step is left; none if they are not recorded."""
+def launches_of(folder: Path, last: Config) -> list[Launch]:
+    """Return the launches of a run, without earlier ones of which no step is left; none if they are not recorded.
+
+    last: of run.lock.yml, which a launch writes that fails before it records its values.
+    """
     try:
         recorded = metrics.by_launch(folder / metrics.FILE)
         found = [(start["values"], [row["step"] for row in rows]) for start, rows in recorded]
     except (OSError, ValueError, LookupError, TypeError):
         return []
-    return [
+    launches = [
         Launch((steps[0], steps[-1]) if steps else None, recorded_config(values))
         for number, (values, steps) in enumerate(found, 1)
         if steps or number == len(found)
     ]
+    failed = launches and launches[-1].steps and _differing(launches[-1].config, last)
+    return [*launches, Launch(None, last)] if failed else launches
 
 
 def other_values(launches: Sequence[Launch]) -> list[tuple[Launch, list[Difference]]]:
     """Return the earlier launches with other values than the last one that matter to training, and these."""
-    found = []
-    for launch in launches[:-1]:
-        differing = [
-            each
-            for each in differences(launch.config, launches[-1].config, names(NOT_OF_THE_RUN))
-            if any(each.is_read) and _matters(each.name)
-        ]
-        found += [(launch, differing)] if differing else []
-    return found
+    found = [(launch, _differing(launch.config, launches[-1].config)) for launch in launches[:-1]]
+    return [(launch, differing) for launch, differing in found if differing]
+
+
+def _differing(earlier: Config, last: Config) -> list[Difference]:
+    """Return the differences between two launches that matter to training."""
+    found = differences(earlier, last, names(NOT_OF_THE_RUN))
+    return [each for each in found if any(each.is_read) and _matters(each.name)]
 
 
 def same_before(a: Sequence[Launch], b: Sequence[Launch]) -> bool:

@@ -81,7 +81,7 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     ranks = ranks_of(config)
     path = folder / LOCK_FILE if folder else None
     sections = read_lock(path).sections if path and path.exists() else {}
-    launches = launches_of(folder) if folder else []
+    launches = launches_of(folder, config) if folder else []
     return Side(name, "run folder", config, ranks, folder=folder, environment=sections, launches=launches)
 
 

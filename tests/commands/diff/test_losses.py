@@ -77,6 +77,16 @@ def test_values_of_earlier_launches(
     pinned(capsys.readouterr().out)
 
 
+def test_a_launch_that_failed_before_its_values_were_recorded(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resumed(Path("a"), "seed: 7")
+    write_record(configure("run_dir: a\nseed: 8", gpus=1))
+    resumed(Path("b"), "seed: 7")
+    assert main(["diff", "a", "b", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["a"]["earlier"] == [{"steps": [1, 10], "values": {"seed": 7}}]
+    main(["diff", "a", "b"])
+    assert "launch 2 of 2: before its first step" in capsys.readouterr().out
+
+
 def test_what_only_an_earlier_launch_read_has_an_effect(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resumed(Path("a"), SPIKES, "spike_window: 16")
     resumed(Path("b"), "spike_window: 32", "spike_window: 32")
