@@ -80,6 +80,7 @@ def tensor_parallel_divides_expert_width(
     expert, and always of the shared experts together. With a remainder, the shards would have other sizes.
 
         moe_num_experts: 2
+        moe_aux_loss_coeff: 0.01
         enable_expert_tensor_parallelism: true
         activation: swiglu
         intermediate_size: 387
