@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.problems import Problem, Problems, with_note
 from neoxargs.base.record import Record, replace
 from neoxargs.base.request import Request
 from neoxargs.config.config import Config, Uncertain
@@ -21,6 +21,7 @@ from neoxargs.targets.planned import Planned
 
 #: Problems of the number of ranks.
 OF_RANKS = ("batch-sizes-agree", "gpus-hold-whole-replicas")
+OTHER_GPUS = "for a run on other machines, add --gpus with their number of GPUs"
 
 
 class RunSpec(Record):
@@ -81,18 +82,10 @@ def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = 
         config = partial.complete(gpus, samples, found=problems)
     except Problems as stop:
         if counted and found and found.device == "cpu" and not found.remote:
-            stop.problems = [_of_other_gpus(problem) for problem in stop.problems]
+            stop.problems = [with_note(each, OTHER_GPUS) if each.id in OF_RANKS else each for each in stop.problems]
         raise
     assert found  # without hosts, a problem was raised
     return RunSpec(config, found, drafted)
-
-
-def _of_other_gpus(problem: Problem) -> Problem:
-    """Add to a problem of the number of ranks that the run may be for another machine, which has GPUs."""
-    if problem.id not in OF_RANKS:
-        return problem
-    how = "if the run is for other machines, add --gpus with their number of GPUs"
-    return replace(problem, hint=f"{problem.hint}; {how}")
 
 
 def find_hosts(

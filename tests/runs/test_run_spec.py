@@ -89,3 +89,10 @@ def test_hosts_are_counted_for_sizes_as_the_rules_read_them(written, pipe):
     settled = written(f"model_parallel_size: 0\npipe_parallel_size: {pipe}\n")
     assert settled.resources.gpus == settled.config.parallel.world_size == max(pipe, 1)
     assert settled.config.batch.train_batch_size == 2
+
+
+@pytest.mark.parametrize("text", ["gradient_accumulation_steps: 7\n", "num_gpus: 3\nmodel_parallel_size: 2\n"])
+def test_what_does_not_fit_this_machine_may_be_for_another(written, text):
+    [here] = refused(written, f"train_batch_size: 128\n{text}")
+    [there] = refused(written, f"train_batch_size: 128\n{text}", gpus=3)
+    assert ("--gpus" in here.hint, "--gpus" in there.hint) == (True, False)
