@@ -61,8 +61,7 @@ def tensor_parallel_divides_mlp_width(
     # Experts have a rule of their own, and so has a hidden_size of which the width is a multiple.
     if moe_num_experts > 1 or hidden_size % model_parallel_size or all(kind in RECURRENT for kind in attention_config):
         return None
-    width = width_of_mlp(intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
-    return _undivided(width, intermediate_size, activation, mlp_multiple_of, exact_mlp_width, model_parallel_size)
+    return _undivided(model_parallel_size, 1, intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
 
 
 @check
@@ -86,15 +85,15 @@ def tensor_parallel_divides_expert_width(
         intermediate_size: 387
         model_parallel_size: 2
     """
-    width = width_of_mlp(intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
-    divided = width if enable_expert_tensor_parallelism else width * moe_num_shared_experts
+    together = 1 if enable_expert_tensor_parallelism else moe_num_shared_experts
     if moe_num_experts == 1:
         return None
-    return _undivided(divided, intermediate_size, activation, mlp_multiple_of, exact_mlp_width, model_parallel_size)
+    return _undivided(model_parallel_size, together, intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
 
 
-def _undivided(width: int, size: int, activation: str, unit: int, exact: bool, ranks: int) -> Finding | None:
-    """Return the finding of a width that tensor parallel ranks cannot share equally. size: intermediate_size."""
+def _undivided(ranks: int, together: int, size: int, activation: str, unit: int, exact: bool) -> Finding | None:
+    """Return the finding of networks whose joint width the ranks cannot share equally. size: intermediate_size."""
+    width = together * width_of_mlp(size, activation, unit, exact)
     if width % ranks == 0:
         return None
     if exact:

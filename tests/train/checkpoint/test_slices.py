@@ -50,3 +50,9 @@ def test_rows_that_only_one_of_two_weights_has_are_left_out() -> None:
     """Padding of a vocabulary: the last rank of two has rows that 10 rows do not have."""
     (block,) = common(Slice([10, 4]), Slice([16, 4], [TensorShard(0, 1, 1, 2)]), range(8))
     assert [tuple(interval) for interval in block] == [(8, 0, 2), (0, 0, 4)]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(5, 1), (6, 2)])
+def test_ranks_must_share_a_weight_equally(size: int, parts: int) -> None:
+    with pytest.raises(AssertionError):
+        rank_slice(torch.zeros(size, 2), TensorShard(0, parts, 0, 4))

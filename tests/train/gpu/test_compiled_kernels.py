@@ -96,7 +96,7 @@ MASKED: dict[str, tuple[dict[str, Any], int, torch.dtype, int]] = {
 }
 
 
-#: The kinds whose kernels need the most shared memory, of which an H100 has more.
+#: The kinds that are compiled for the H100 too: all rules at once, and the widest heads.
 LARGEST = ("everything", "widest heads", "widest heads, fp32")
 
 
