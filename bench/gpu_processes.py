@@ -118,7 +118,7 @@ def _watch(children: Sequence[_Child], trials: int, end: float, limit: float) ->
             return ""
         if any(child.ended and child.count < trials for child in children):
             _wait_for_end(children)
-            return _failure(children, done)
+            return _failure(children, trials)
         if now >= min(began + start + limit, end):
             return _places(children, now - began)
         time.sleep(0.1)
@@ -130,11 +130,14 @@ def _wait_for_end(children: Sequence[_Child]) -> None:
         time.sleep(0.1)
 
 
-def _failure(children: Sequence[_Child], done: int) -> str:
+def _failure(children: Sequence[_Child], trials: int) -> str:
     """Return what the first rank that failed says. Others fail because they wait for it."""
-    silent = [child for child in children if child.ended and child.count == done]
+    done = min(child.count for child in children)
+    failed = [row for child in children for row in child.rows()[done:] if "error" in row]
+    reported = {row.get("rank", 0) for row in failed}
+    silent = [child for child in children if child.ended and child.count < trials and child.rank not in reported]
     if not silent:
-        return _first_error([row for child in children for row in child.rows()[done:]])
+        return _first_error(failed)
     child = silent[0]
     what = "ended without a result"
     if len(children) > 1:

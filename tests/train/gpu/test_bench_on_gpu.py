@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,13 +183,15 @@ CHILD = """
 import faulthandler, glob, json, os, signal, sys, time
 faulthandler.register(signal.SIGUSR1, all_threads=False)
 rank, several = int(os.environ.get("RANK", "0")), "RANK" in os.environ
-for trial in json.load(sys.stdin):
-    name = trial["name"] if rank == several else "waits" if trial["name"] in ("hangs", "dies", "fails") else "works"
+for number, trial in enumerate(json.load(sys.stdin)):
+    faulty = trial["name"] in ("hangs", "dies", "fails")
+    name = trial["name"] if rank == several else "waits" if faulty else "works"
     if name == "waits":
         time.sleep(900)
-    if name == "hangs":
-        while not all(open(rows).read() for rows in glob.glob(os.path.dirname(sys.argv[1]) + "/rows-*")):
+    if faulty:  # once all ranks are at this trial
+        while any(len(open(rows).readlines()) < number for rows in glob.glob(os.path.dirname(sys.argv[1]) + "/rows-*")):
             time.sleep(0.05)
+    if name == "hangs":
         open("hangs", "w").close()
         time.sleep(800)
     if name == "dies":
@@ -233,12 +236,48 @@ def test_no_rank_takes_other_trials_with_it(processes: Any) -> None:
     rows = processes.run_trials([{"name": name} for name in names], time.monotonic() + 900, {}, ranks=3)
     for number in (0, 3):
         assert [row["rank"] for row in rows[number]] == [0, 1, 2]
-    died = "rank 1 ended without a result (exit code 9): Killed"
-    assert rows[1] == [{"error": died}]
+    assert rows[1] == [{"error": DIED}]
     assert rows[2] == [{"error": "rank 1: CUDA error: lost"}]
     waits, hangs = (1 + CHILD.strip().splitlines().index(f"        time.sleep({seconds})") for seconds in (900, 800))
     assert rows[4][0]["error"].endswith(f": ranks 0, 2 at child.py:{waits}; rank 1 at child.py:{hangs}")
     assert rows[5] == [{"error": processes.NO_TIME}]
+
+
+@dataclass
+class Rank:
+    """A rank that has ended, or not, with the rows that it had written when it was looked at first, and later."""
+
+    rank: int
+    seen: list[list[Any]]
+    ended: bool = True
+    process = SimpleNamespace(returncode=9)
+
+    def rows(self) -> list[Any]:
+        return self.seen[0]
+
+    @property
+    def count(self) -> int:
+        return len(self.seen.pop(0) if len(self.seen) > 1 else self.seen[0])
+
+    def last_line(self) -> str:
+        return "Killed"
+
+
+GOOD, BAD = {"name": "good"}, {"error": "CUDA error: lost", "rank": 1}
+DIED = "rank 1 ended without a result (exit code 9): Killed"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "problem"),
+    [
+        ([Rank(0, [[], [GOOD]], ended=False), Rank(1, [[GOOD]])], DIED),  # it died while others wrote their rows
+        ([Rank(0, [[]], ended=False), Rank(1, [[GOOD]])], DIED),  # they are still at the trial before
+        ([Rank(0, [[GOOD, GOOD, GOOD]]), Rank(1, [[GOOD]])], DIED),  # one has done all
+        ([Rank(0, [[], [GOOD]], ended=False), Rank(1, [[GOOD, BAD]])], "rank 1: CUDA error: lost"),
+    ],
+)
+def test_a_rank_that_failed_is_told_wherever_others_are(processes: Any, ranks: list[Any], problem: str) -> None:
+    assert processes._watch(ranks, 3, time.monotonic() + 900, 900) == problem
 
 
 def test_without_a_gpu_it_says_so(bench: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
