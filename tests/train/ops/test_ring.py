@@ -83,6 +83,43 @@ def differences(fault: str = "", dtype: torch.dtype = torch.float32) -> dict[str
     return found
 
 
+def against_torch() -> list[float]:
+    """Return by how much results and gradients differ from torch's context parallelism, with its kernel for CPUs.
+
+    The public function has no handler for that kernel, so its ring is called: it cuts a causal sequence as ours does.
+    """
+    from torch.distributed.tensor.experimental._context_parallel import _attention as theirs
+
+    process = setup.start("gloo", seed=1)
+    group = dist.group.WORLD
+    axis = Axis(process.world_size, process.rank, group)
+    own = Positions(axis, ring=axis.size).numbers(SEQ // axis.size)[0]
+    torch.manual_seed(0)
+    query, key, value, given = (torch.randn(BATCH, HEADS, SEQ, WIDTH)[:, :, own] for _ in range(4))
+    kernels = torch.ops.aten
+    context, lse, *_ = theirs._templated_ring_attention(
+        group, 2, kernels._scaled_dot_product_flash_attention_for_cpu, query, key, value, is_causal=True
+    )  # fmt: skip
+    gradients = theirs._templated_ring_attention_backward(
+        group, 2, kernels._scaled_dot_product_flash_attention_for_cpu_backward.default, given, "grad_out",
+        query, key, value, context, lse, is_causal=True, dropout_p=0.0,
+    )  # fmt: skip
+    chunks = Chunks(MaskRule(), 0.0, SEQ // (2 * axis.size), None, Tables())
+    part = [each.clone().requires_grad_() for each in (query, key, value)]
+    results = ring.ring_attention(*part, axis, chunks.attend, chunks.see)  # type: ignore[arg-type]
+    pairs = zip((context, lse, *gradients), (*results, *torch.autograd.grad(results[0], part, given)), strict=True)
+    found = [float((one - other).abs().max()) for one, other in pairs]
+    setup.stop()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_ring_is_that_of_torch(ranks: int) -> None:
+    for found in run_ranks(against_torch, ranks):
+        assert all(each < 3e-6 for each in found), found
+
+
 def _without_distance(chunks: Chunks) -> ring.Block:
     """The fault: positions count from the beginning of each chunk."""
     return lambda query, key, value, rows, columns: chunks.attend(query, key, value, min(rows, columns + 1), columns)
