@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from neoxargs.base.record import replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as preflight
 from neoxargs.checks.machine import hardware, packages
+from neoxargs.cli import main
 from neoxargs.hosts import compiled_ops
 from neoxargs.hosts.devices import Device, gpu_models
 from neoxargs.plan.command import plan_of
@@ -238,6 +240,21 @@ def test_tensor_parallel_groups_across_hosts(tmp_path, hosts: str, size: int, wa
     found = resolve_run(Request([str(file)], [], directory=str(tmp_path)), {})
     ids = [each.id for each in preflight.problems(found, "train", ["values"])]
     assert ids.count("tensor-parallel-across-hosts") == warns
+
+
+def test_no_size_on_a_host_is_advised_that_the_heads_refuse(tmp_path, capsys) -> None:
+    def found(size: int) -> set[str]:
+        file = tmp_path / "run.yml"
+        model = YAML.replace("heads: 4", "heads: 12").replace("hidden_size: 64", "hidden_size: 96")
+        file.write_text(f"{model}model_parallel_size: {size}\n")
+        main(["check", str(file), "--gpus", "16", "--json"])
+        return {each["id"] for each in json.loads(capsys.readouterr().out)["problems"]} & {
+            "tensor-parallel-divides-heads", "tensor-parallel-across-hosts",
+        }  # fmt: skip
+
+    assert found(16) == {"tensor-parallel-divides-heads"}
+    assert found(12) == {"tensor-parallel-across-hosts"}
+    assert found(4) == set()
 
 
 @pytest.mark.parametrize(

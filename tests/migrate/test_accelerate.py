@@ -6,6 +6,7 @@ import pytest
 
 from neoxargs.base.files import Text
 from neoxargs.migrate.deepspeed.accelerate import Accelerate
+from neoxargs.migrate.deepspeed.convert import MICRO_BATCH
 from neoxargs.migrate.neox.command import NeoX
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
@@ -35,12 +36,18 @@ def migrated(text: str) -> Result:
     return Accelerate().converts([Text("a.yaml", text)], Options())
 
 
+def missing(result: Result) -> tuple[str, ...]:
+    [problem] = (each for each in result.problems if each.id == "migrate-model-missing")
+    return problem.about
+
+
 def test_settings_of_accelerate() -> None:
     result = migrated(FILE)
     pinned(result.text.splitlines()[1:-1])
     first, *_ = result.problems
     pinned(first)
     assert str(first.where) == "a.yaml:1:1"
+    assert MICRO_BATCH in missing(result)
 
 
 def test_a_json_that_the_file_names() -> None:
@@ -49,6 +56,7 @@ def test_a_json_that_the_file_names() -> None:
     # DeepSpeed's defaults are written into the other file; a key in both would be set twice.
     assert "gradient_clipping" not in result.text
     assert "migrate-optimizer-missing" not in ids(result.problems)
+    assert MICRO_BATCH not in missing(result)
 
 
 @pytest.mark.parametrize("kind", ["sp", "cp"])

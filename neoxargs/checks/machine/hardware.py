@@ -72,7 +72,9 @@ def groups_across_hosts(config: Config, resources: Resources) -> Iterator[Proble
         have = f"{'are assumed to have' if resources.assumed else 'have'} {listed(map(str, slots))}"
         what = f"{name} ({size}): tensor parallel ranks on different hosts, which {have} devices, communicate over the "
         what += "network in every layer"
-        hint = f"set {name} to {gcd(size, *slots)} and pipe_parallel_size to a larger number, unless NVLink connects "
+        # While the heads and the size do not fit together, no size is advised: one of them will change.
+        on_a_host = gcd(size, config.shape.num_attention_heads, *slots)
+        hint = f"set {name} to {on_a_host} and pipe_parallel_size to a larger number, unless NVLink connects "
         hint += "these hosts"
         yield Problem(
             what, config.place(name), hint, severity="warning", id="tensor-parallel-across-hosts", about=(name,)

@@ -22,6 +22,8 @@ from neoxargs.resolve.yaml.nodes import Entry, Scalar, format_node, node_of
 from neoxargs.resolve.yaml.nodes import Mapping as Tree
 from neoxargs.resolve.yaml.write import Setting, yaml_text
 
+MICRO_BATCH = "train_micro_batch_size_per_gpu"
+
 
 def convert_version(version: Version, source: str, deepspeed: str | None = None, *, is_whole: bool = True) -> Result:
     """Convert one version to YAML with current names. Raises Problems placed in the JSON.
@@ -38,7 +40,7 @@ def convert_version(version: Version, source: str, deepspeed: str | None = None,
     changes += [change._replace(where=Place(source, 0, 0)) for change in current.changes]
     changes += _additions(added, source, deepspeed)
     without_optimizer = _missing_optimizer(version, added) if is_whole else ()
-    warnings = *_fp32_warning(version, source), *without_optimizer, *_missing_model(version)
+    warnings = *_fp32_warning(version, source), *without_optimizer, *_missing_model(version, is_whole)
     problems = [*version.block.warnings, *warnings]
     return new_file(f"{current.text}dialect: {CURRENT_DIALECT}\n", changes, problems)
 
@@ -74,10 +76,13 @@ def _missing_optimizer(version: Version, added: Container[str]) -> Iterator[Prob
         yield Problem(what, hint=hint, severity="warning", id="migrate-optimizer-missing", about=about)
 
 
-def _missing_model(version: Version) -> Iterator[Problem]:
-    missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in version.draft.values]
+def _missing_model(version: Version, is_whole: bool) -> Iterator[Problem]:
+    values = version.draft.values
+    missing = [each.name for each in REGISTRY.parameters.values() if each.required and each.name not in values]
+    if is_whole and not {*values, *version.draft.auto} & {MICRO_BATCH, "train_batch_size"}:
+        missing.append(MICRO_BATCH)
     if missing:
-        what = f"the file does not describe a complete model: it does not set {listed(missing)}"
+        what = f"the file does not describe a complete run: it does not set {listed(missing)}"
         hint = "add them to the new file, or to a second file for the same run"
         yield Problem(what, hint=hint, severity="warning", id="migrate-model-missing", about=tuple(missing))
 
