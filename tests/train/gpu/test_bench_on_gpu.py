@@ -263,17 +263,17 @@ class Rank:
         return "Killed"
 
 
-GOOD, BAD = {"name": "good"}, {"error": "CUDA error: lost", "rank": 1}
+DONE, LOST = {"name": "good"}, {"error": "CUDA error: lost", "rank": 1}
 DIED = "rank 1 ended without a result (exit code 9): Killed"
 
 
 @pytest.mark.parametrize(
     ("ranks", "problem"),
     [
-        ([Rank(0, [[], [GOOD]], ended=False), Rank(1, [[GOOD]])], DIED),  # it died while others wrote their rows
-        ([Rank(0, [[]], ended=False), Rank(1, [[GOOD]])], DIED),  # they are still at the trial before
-        ([Rank(0, [[GOOD, GOOD, GOOD]]), Rank(1, [[GOOD]])], DIED),  # one has done all
-        ([Rank(0, [[], [GOOD]], ended=False), Rank(1, [[GOOD, BAD]])], "rank 1: CUDA error: lost"),
+        ([Rank(0, [[], [DONE]], ended=False), Rank(1, [[DONE]])], DIED),  # it died while others wrote their rows
+        ([Rank(0, [[]], ended=False), Rank(1, [[DONE]])], DIED),  # they are still at the trial before
+        ([Rank(0, [[DONE, DONE, DONE]]), Rank(1, [[DONE]])], DIED),  # one has done all
+        ([Rank(0, [[], [DONE]], ended=False), Rank(1, [[DONE, LOST]])], "rank 1: CUDA error: lost"),
     ],
 )
 def test_a_rank_that_failed_is_told_wherever_others_are(processes: Any, ranks: list[Any], problem: str) -> None:
