@@ -99,8 +99,17 @@ def _plan(drafted: Draft, options: PlanOptions) -> Plan:
 
 
 def _resolve(drafted: Draft, options: PlanOptions) -> RunSpec:
-    spec = complete_run(drafted, os.environ, options.gpus)
+    nodes, each = (0, 0) if options.gpus else _machines(drafted)
+    gpus, per_host = (nodes * each, each) if nodes else (options.gpus, options.per_host)
+    spec = complete_run(drafted, os.environ, gpus)
     kind, resources = choose_device(options, spec).kind, spec.resources
-    if options.gpus or kind != resources.device:
-        return on_hosts(spec, kind, options.per_host)
+    if gpus or kind != resources.device:
+        return on_hosts(spec, kind, per_host)
     return spec
+
+
+def _machines(drafted: Draft) -> tuple[int, int]:
+    """Return the number of several machines and of GPUs in each; zeros if unknown, or in a hostfile."""
+    values = {name: drafted.values[name].value for name in ("num_nodes", "num_gpus") if name in drafted.values}
+    is_known = len(values) == 2 and values["num_nodes"] > 1 and values["num_gpus"] > 0
+    return (values["num_nodes"], values["num_gpus"]) if is_known and "hostfile" not in drafted.values else (0, 0)

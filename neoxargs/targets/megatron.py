@@ -84,6 +84,10 @@ def _length(config: Config) -> Words:
         yield from _flag("lr-wsd-decay-samples", schedule.lr_wsd_decay_iters * sizes.last)
 
 
+def _average(config: Config) -> Words:
+    yield from _flag("calculate-per-token-loss", config.training.loss_average == "tokens")
+
+
 def _batch_phases(config: Config) -> Words:
     """Yield the sizes of the batch with the tokens after which each begins, as `0:256 2097152:512`."""
     if config.get(PHASES):
@@ -164,6 +168,11 @@ def _experts(config: Config) -> Words:
             yield from _flag("moe-router-load-balancing-type", "sinkhorn")
         elif not config.moe.moe_normalize_expert_weights:
             yield "--moe-router-pre-softmax"
+        if config.moe.moe_token_dropping:
+            yield from _flag("moe-expert-capacity-factor", config.moe.moe_train_capacity_factor)
+        if shared := config.moe.moe_num_shared_experts:
+            width = shared * mlp_width(config.shape, config.mlp)
+            yield from _flag("moe-shared-expert-intermediate-size", width)
 
 
 def _precision(config: Config) -> Words:
@@ -260,6 +269,6 @@ def _reports(config: Config) -> Words:
 
 
 TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
-    _length, _batch_phases, _layout, _shape, _positions, _experts, _precision, _optimizer, _recompute, _data,
+    _length, _average, _batch_phases, _layout, _shape, _positions, _experts, _precision, _optimizer, _recompute, _data,
     _tokenizer, _reports,
 )  # fmt: skip

@@ -9,7 +9,8 @@ TRANSLATED = {
     "model_parallel_size", "pipe_parallel_size", "context_parallel_style", "intermediate_size", "num_kv_heads",
     "pos_emb", "norm", "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
     "scaled_masked_softmax_fusion", "bias_gelu_fusion", "moe_num_experts", "moe_expert_interval", "moe_top_k",
-    "moe_router_type", "moe_normalize_expert_weights",
+    "moe_router_type", "moe_normalize_expert_weights", "moe_token_dropping", "moe_train_capacity_factor",
+    "moe_eval_capacity_factor", "moe_num_shared_experts", "loss_average",
     "loss_scale", "loss_scale_window", "min_scale", "hysteresis", "optimizer_type", "clip_grad",
     "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
     "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
@@ -29,7 +30,6 @@ TOKENIZERS = {
     "HFTokenizer": "HuggingFaceTokenizer",
     "HFGPT2Tokenizer": "HuggingFaceTokenizer",
     "SPMTokenizer": "SentencePieceTokenizer",
-    "TiktokenTokenizer": "TikTokenizer",
     "ByteLevelTokenizer": "NullTokenizer",
 }
 #: `context_parallel_style` -> --cp-comm-type.

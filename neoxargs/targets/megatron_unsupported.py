@@ -36,6 +36,7 @@ def unsupported(config: Config) -> list[Problem]:
         _save_intervals,
         _ramp,
         _falling_weight_decay,
+        _capacities,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -57,6 +58,14 @@ def _falling_weight_decay(config: Config) -> Iterator[Problem]:
         yield _refusal(
             config, f"Megatron-LM's weight decay can only rise, not from {decay.start:g} to {decay.end:g}", *names
         )
+
+
+def _capacities(config: Config) -> Iterator[Problem]:
+    moe, names = config.moe, ("moe_eval_capacity_factor", "moe_train_capacity_factor")
+    if moe.moe_num_experts > 1 and moe.moe_token_dropping and len({*map(config.get, names)}) > 1:
+        what = f"moe_train_capacity_factor ({moe.moe_train_capacity_factor:g}) and moe_eval_capacity_factor "
+        what += f"({moe.moe_eval_capacity_factor:g}) differ, but Megatron-LM has one capacity for both"
+        yield _refusal(config, what, *names, hint="set both to the same value")
 
 
 def dropped_settings(config: Config) -> list[Problem]:

@@ -17,7 +17,10 @@ from neoxargs.migrate.result import Result
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
-SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
+SIZES = (
+    "--lr 1e-3 --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+    "--micro-batch-size 2 --train-iters 9"
+)
 
 
 def migrated(flags: str, program: str = "pretrain_gpt.py") -> Result:

@@ -15,7 +15,7 @@ from neoxargs.migrate.sources import source_of
 from neoxargs.resolve import File, complete, draft
 from tests.support.snapshots import pinned
 
-SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --global-batch-size 8"
+SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --lr 1e-3 --global-batch-size 8"
 
 
 def migrated(flags: str) -> Result:

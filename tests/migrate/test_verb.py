@@ -239,7 +239,10 @@ def test_a_neox_file_can_be_written_to_another_file(capsys) -> None:
     assert Path("new.yml").read_text() and Path("my.yml").read_text() == before
 
 
-SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
+SIZES = (
+    "--lr 1e-3 --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+    "--micro-batch-size 2 --train-iters 9"
+)
 REDUCED = '{"train_batch_size": 4, "compression_training": {"layer_reduction": {"enabled": true}}}'
 
 

@@ -36,6 +36,10 @@ SIMILAR_TOKENIZERS = {
     "Llama2Tokenizer": "SPMTokenizer", "GPTSentencePieceTokenizer": "SPMTokenizer",
     "HFTokenizer": "HFTokenizer", "Llama3Tokenizer": "HFTokenizer", "AutoTokenizer": "HFTokenizer",
 }  # fmt: skip
+#: `--data-parallel-sharding-strategy` of Megatron-LM's FSDP -> ZeRO's stage; the last is the default.
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+STRATEGY, KEPT = "data-parallel-sharding-strategy", "torch-fsdp2-no-reshard-after-forward"
+SHARDED = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", STRATEGY, KEPT)
 
 
 def pipeline(reading: Reading, option: Option) -> None:
@@ -73,6 +77,39 @@ def context_groups(reading: Reading, option: Option) -> None:
 def deepspeeds_file(reading: Reading, option: Option) -> None:
     why = "the script does not contain DeepSpeed's JSON, which configures precision, ZeRO and the optimizer"
     reading.leave_out_with_note(option, why, "migrate the JSON too, and pass both new files to every deepy command")
+
+
+def sharding(reading: Reading, option: Option) -> None:
+    """Read what data parallel ranks divide among them, whatever the order of the flags in `SHARDED`."""
+    stage, detail = (1 if "use-distributed-optimizer" in reading.options else None), ""
+    if "use-megatron-fsdp" in reading.options:
+        stage, detail = STRATEGIES.get(reading.text(STRATEGY) or [*STRATEGIES][-1]), STRATEGY
+    elif "use-torch-fsdp2" in reading.options:
+        stage, detail = 2 if KEPT in reading.options else 3, KEPT
+    if option.name in (STRATEGY, KEPT) and option.name != detail:
+        reading.leave_out(option, "it has no effect without the FSDP that reads it")
+    elif stage is None:
+        reading.leave_out(option)
+    else:
+        reading.set("zero_optimization.stage", stage)
+
+
+def pretrained(reading: Reading, option: Option) -> None:
+    """Megatron-LM starts from these weights, as with --finetune, where --load has no checkpoint yet."""
+    hint = "for the first launch, set load to a checkpoint of these weights, and finetune: true"
+    reading.leave_to_write(option, "load", hint, "its weights must be converted first (deepy import)")
+
+
+def load_tag(reading: Reading, option: Option) -> None:
+    if step := re.fullmatch(r"global_step(\d+)", option.text):
+        reading.set("iteration", int(step[1]))
+    else:
+        reading.leave_to_write(option, "iteration", "set iteration in the new file to that of the checkpoint")
+
+
+def sample_order(reading: Reading, option: Option) -> None:
+    if option.text != "single":
+        reading.leave_out_with_note(option, "deepy reads samples in the order of --dataloader-type single")
 
 
 def ffn_width(reading: Reading, option: Option) -> None:
@@ -417,6 +454,9 @@ def tokenizer(reading: Reading, option: Option) -> None:
         hint = "in the new file, set tokenizer_type and vocab_file as when the data was tokenised"
         why = "deepy takes the vocabulary size from the tokenizer"
         reading.leave_to_write(option, "tokenizer_type", hint, why)
+    elif option.text == "TikTokenizer":
+        hint = "set tokenizer_type: HFTokenizer, and vocab_file to a tokenizer.json with the same vocabulary"
+        reading.leave_to_write(option, "tokenizer_type", hint, "deepy does not read its vocabulary file")
     elif name is None:
         similar = SIMILAR_TOKENIZERS.get(option.text)
         types = f"tokenizer_type: {similar}" if similar else f"tokenizer_type to one of {', '.join(TOKENIZERS)}"
@@ -436,6 +476,8 @@ def tokenizer_file(reading: Reading, option: Option) -> None:
         own = "vocab-file"
     if own in reading.options and own != option.name:
         reading.leave_out(option, f"{kind or 'the tokenizer'} reads --{own}")
+    elif kind == "TikTokenizer":
+        reading.note_to_write(option, "vocab_file")
     elif option.name == "tokenizer-name-or-path" and not kind:
         reading.leave_out_with_note(option, "--tokenizer-type is missing")
     else:

@@ -14,6 +14,7 @@ from typing import Any
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, close_matches, sentence
+from neoxargs.migrate.deepspeed.defaults import ASSUMED, absent_settings
 from neoxargs.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.migrate.megatron.flags import (
     SPECIAL,
@@ -47,7 +48,7 @@ from neoxargs.migrate.shell.script import Script, read_script
 from neoxargs.migrate.shell.values import Word
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.yaml.write import yaml_text
+from neoxargs.resolve.yaml.write import Setting, yaml_text
 
 #: Megatron-LM's defaults that differ from this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
@@ -61,6 +62,16 @@ DEFAULTS_WITH: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.params.nesterov": False,
         "optimizer.params.adjust_lr_fn": "spectral",
     },
+}
+#: Flag -> what DeepSpeed reads from its JSON alone: with --deepspeed, nothing is made that would read the flag.
+IN_JSON_ONLY = {
+    "zero-stage": "zero_optimization.stage",
+    "clip-grad": "gradient_clipping",
+    "loss-scale": "fp16.loss_scale",
+    "initial-loss-scale": "fp16.initial_scale_power",
+    "loss-scale-window": "fp16.loss_scale_window",
+    "hysteresis": "fp16.hysteresis",
+    "min-loss-scale": "fp16.min_loss_scale",
 }
 #: Fusions that Megatron-LM has on by default in every model.
 FUSIONS = (
@@ -171,7 +182,9 @@ def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None)
         _read_option(reading, option)
     if json:
         _read_json(reading, json, choose)
-    elif choose is not None:
+    elif config:
+        _leave_to_json(reading, {})
+    if choose is not None and not json:
         what, hint = "--choose applies only to a script that writes a DeepSpeed JSON", "remove --choose"
         reading.problems.append(Problem(what, hint=hint, id="migrate-option-not-applicable"))
     reading.set_defaults(_defaults(reading), "Megatron-LM")
@@ -180,6 +193,8 @@ def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None)
     )
     if {"train_iters", "train_samples"}.isdisjoint({*reading.settings, *reading.to_write}):
         reading.to_do.append("TODO: set train_iters, which the script does not set.")
+    if {"optimizer.params.lr", "lr"}.isdisjoint({*reading.settings, *reading.to_write}):
+        reading.to_do.append("TODO: set lr, which the script does not set.")
     read_job(reading, job)
     note_hostfile(reading)
     read = [option for option in options if is_read(option.name) or "$" in option.name]
@@ -244,6 +259,17 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
     """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
     settings, places, problems = heredoc_settings(text, choose)
     reading.problems += problems
+    on = {name: places.get(f"{name}.enabled") for name in ("fp16", "bf16") if _is_on(settings, f"{name}.enabled")}
+    on |= {name: reading.options[name].place for name in ("fp16", "bf16") if name in reading.options}
+    if len(on) == 2 and not {*on} <= {*reading.options}:  # both flags are a problem of their own
+        what = "fp16 and bf16 are both enabled, by the flags or in DeepSpeed's JSON, and exclude each other"
+        also = tuple(filter(None, [on["fp16"]]))
+        problem = Problem(what, on["bf16"], "remove one of them", also, id="migrate-flag-value", about=("precision",))
+        reading.problems.append(problem)
+        return
+    if "deepspeed" in reading.options:
+        settings = absent_settings(yaml_text(settings, []), ASSUMED) | settings
+    _leave_to_json(reading, settings)
     for name, setting in settings.items():
         flag = reading.settings.get(name)
         if flag and flag.value != setting.value:
@@ -253,6 +279,18 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
             hint = f"if the flag's value is right, set {name} in the new file"
             reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
         reading.settings[name] = setting
+
+
+def _is_on(settings: Mapping[str, Setting], name: str) -> bool:
+    return name in settings and settings[name].value is True
+
+
+def _leave_to_json(reading: Reading, settings: Mapping[str, Setting]) -> None:
+    """Leave out what only flags set of that which DeepSpeed reads from its JSON. settings: those of the JSON."""
+    for flag, name in IN_JSON_ONLY.items() if "deepspeed" in reading.options else ():
+        if flag in reading.options and name in reading.settings and name not in settings:
+            del reading.settings[name]
+            reading.leave_out(reading.options[flag], "with --deepspeed, DeepSpeed reads this from its JSON only")
 
 
 def _defaults(reading: Reading) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def expert_defaults(reading: Reading) -> dict[str, Any]:
             "moe_aux_loss_coeff": 0.1,
             "moe_token_dropping": True,
         }
-    return {"moe_top_k": 2, "moe_router_type": "topk", "moe_normalize_expert_weights": True}
+    return {"moe_top_k": 2, "moe_router_type": "topk", "moe_normalize_expert_weights": True, "moe_expert_interval": 1}
 
 
 def pre_softmax(reading: Reading, option: Option) -> None:

@@ -18,7 +18,6 @@ from neoxargs.migrate.megatron.reading import Option, Reading
 from neoxargs.registry import REGISTRY
 from neoxargs.targets.megatron_tables import NORMS
 
-SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _NORM_OF = {theirs: ours for ours, theirs in reversed(NORMS.items())}
 #: Megatron-DeepSpeed has the lower-case spellings.
 NORM_CHOICES = {name.lower(): value for name, value in _NORM_OF.items()} | _NORM_OF
@@ -54,7 +53,10 @@ SPECIAL: dict[str, Row] = {
     "cp-comm-type": Row(computed_flags.context_style, "context_parallel_style"),
     "hierarchical-context-parallel-sizes": Row(computed_flags.context_groups, takes="many"),
     "deepspeed-config": Row(computed_flags.deepspeeds_file),
-    "data-parallel-sharding-strategy": Row(computed_flags.choice("zero_optimization.stage", SHARDING)),
+    **{flag: Row(computed_flags.sharding, takes="nothing") for flag in computed_flags.SHARDED},
+    computed_flags.STRATEGY: Row(computed_flags.sharding),
+    "pretrained-checkpoint": Row(computed_flags.pretrained, "load"),
+    "load-tag": Row(computed_flags.load_tag, "iteration"),
     "ffn-hidden-size": Row(computed_flags.ffn_width, "intermediate_size"),
     "group-query-attention": Row(computed_flags.query_groups, takes="nothing"),
     "num-query-groups": Row(computed_flags.query_groups, "num_kv_heads"),
@@ -112,6 +114,7 @@ SPECIAL: dict[str, Row] = {
     "multiple-validation-sets": Row(computed_flags.named_sets, "validation", takes="nothing"),
     "validation-set-names": Row(computed_flags.set_names, takes="many"),
     "test-data-path": Row(computed_flags.paths("test"), "test_data_paths", takes="many"),
+    "dataloader-type": Row(computed_flags.sample_order),
     "tokenizer-type": Row(computed_flags.tokenizer, "tokenizer_type"),
     "tokenizer-model": Row(computed_flags.tokenizer_file, "vocab_file"),
     "tokenizer-name-or-path": Row(computed_flags.tokenizer_file, "vocab_file"),

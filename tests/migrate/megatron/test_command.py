@@ -24,7 +24,10 @@ from tests.support.reference import read
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
-SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9 "
+SIZES = (
+    "--lr 1e-3 --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+    "--micro-batch-size 2 --train-iters 9 "
+)
 
 
 def test_flags_in_variables_are_read_if_no_command_has_flags() -> None:
@@ -601,6 +604,13 @@ def test_a_script_is_planned_as_the_run_that_it_starts(
         printed = capsys.readouterr()
         assert words == ["--json"] or "script-not-whole" in printed.err
     pinned([f"{each['id']}: {each['what']}" for each in script["problems"]])
+    Path("hosts.sh").write_text(
+        f"torchrun --nnodes 3 --nproc_per_node 4 pretrain_gpt.py {SIZES} --bf16 --data-path d\n"
+    )
+    assert main(["plan", "hosts.sh", "--device", "H100", "--json"]) == 0
+    several = json.loads(capsys.readouterr().out)
+    assert main(["plan", "hosts.sh", "--device", "H100", "--json", "--gpus", "12", "--per-host", "4"]) == 0
+    assert several["speed"] == json.loads(capsys.readouterr().out)["speed"]
     Path("other.sh").write_text("echo hi\n")
     assert main(["plan", "other.sh", "--search"]) == 1
     assert "migrate-no-command" in capsys.readouterr().err
