@@ -259,17 +259,12 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
     """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
     settings, places, problems = heredoc_settings(text, choose)
     reading.problems += problems
-    on = {name: places.get(f"{name}.enabled") for name in ("fp16", "bf16") if _is_on(settings, f"{name}.enabled")}
-    on |= {name: reading.options[name].place for name in ("fp16", "bf16") if name in reading.options}
-    if len(on) == 2 and not {*on} <= {*reading.options}:  # both flags are a problem of their own
-        what = "fp16 and bf16 are both enabled, by the flags or in DeepSpeed's JSON, and exclude each other"
-        also = tuple(filter(None, [on["fp16"]]))
-        problem = Problem(what, on["bf16"], "remove one of them", also, id="migrate-flag-value", about=("precision",))
-        reading.problems.append(problem)
+    if contradiction := _two_precisions(reading, settings, places):
+        reading.problems.append(contradiction)
         return
-    if "deepspeed" in reading.options:
-        settings = absent_settings(yaml_text(settings, []), ASSUMED) | settings
     _leave_to_json(reading, settings)
+    if "deepspeed" in reading.options:
+        settings = absent_settings(yaml_text(settings), ASSUMED) | settings
     for name, setting in settings.items():
         flag = reading.settings.get(name)
         if flag and flag.value != setting.value:
@@ -281,8 +276,17 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
         reading.settings[name] = setting
 
 
-def _is_on(settings: Mapping[str, Setting], name: str) -> bool:
-    return name in settings and settings[name].value is True
+def _two_precisions(reading: Reading, settings: Mapping[str, Setting], places: Mapping[str, Place]) -> Problem | None:
+    """Return a problem if flags and JSON, or the JSON alone, enable fp16 and bf16. Two flags are refused before."""
+    flags = {name: reading.options[name].place for name in ("fp16", "bf16") if name in reading.options}
+    keys = {name: f"{name}.enabled" for name in ("fp16", "bf16")}
+    on = {name: places.get(key) for name, key in keys.items() if key in settings and settings[key].value is True}
+    if len(flags) == 2 or len(on | flags) < 2:
+        return None
+    places_of = on | flags
+    what = "fp16 and bf16 are both enabled, by the flags or in DeepSpeed's JSON, and exclude each other"
+    also = tuple(filter(None, [places_of["fp16"]]))
+    return Problem(what, places_of["bf16"], "remove one of them", also, id="migrate-flag-value", about=("precision",))
 
 
 def _leave_to_json(reading: Reading, settings: Mapping[str, Setting]) -> None:
