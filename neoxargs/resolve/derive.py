@@ -19,6 +19,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Group, Parameter
 from neoxargs.resolve.guess import guess_warnings, other_dialect
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
+from neoxargs.resolve.rules.precision import PRECISION_ALIASES
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
@@ -252,7 +253,7 @@ class Partial:
             where = f" ({old.source.where})" if old.source.where else ""
             self.values[target] = Value(today, Source("derived", text=f"`{written}`{where}", inputs=(name,)))
             self.given.add(target)  # by its old name
-        elif present.value != today and not _is_narrower(present.value, today, target):
+        elif not (_is_same(present.value, today, target) or _is_narrower(present.value, today, target)):
             now = f"{target}: {format_node(node_of(present.value))}"
             means = f"{target}: {format_node(node_of(today))}"
             what = f"`{written}` is the old form of `{means}`, which contradicts `{now}`"
@@ -432,6 +433,12 @@ def _written_places(draft: Draft) -> dict[str, Place]:
 def _prefixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _is_same(one: Any, other: Any, target: str) -> bool:
+    """True if two values of a parameter mean the same: `precision: bf16` is `bfloat16`."""
+    words = PRECISION_ALIASES if target == "precision" else {}
+    return one == other or (bool(words) and words.get(one, one) == words.get(other, other))
 
 
 def _is_narrower(one: Any, other: Any, target: str) -> bool:

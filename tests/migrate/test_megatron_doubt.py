@@ -5,6 +5,7 @@ With exit code 0, the new file passes `deepy check`.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,14 @@ def test_an_exit_interval_of_0_means_none() -> None:
 def test_no_warm_up(unit: str) -> None:
     result = migrated(f"--lr-warmup-{unit} 0")
     assert (yaml.safe_load(result.text)["warmup"], result.to_do, result.problems) == (0.0, [], [])
+    for flags in itertools.permutations((f"--lr-warmup-{unit} 0", "--lr-warmup-fraction 0.1")):
+        result = migrated(" ".join(flags))
+        assert (yaml.safe_load(result.text)["warmup"], result.problems) == (0.1, [])
+
+
+@pytest.mark.parametrize("unit", ["iters", "samples"])
+def test_two_warm_ups(unit: str) -> None:
+    pinned(refused(migrated, f"--train-iters 100 --lr-warmup-fraction 0.1 --lr-warmup-{unit} 10"))
 
 
 def test_the_launchers_numbers_are_not_to_be_set() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -164,6 +165,9 @@ def test_a_rewritten_value_is_not_derived_again() -> None:
 def test_a_retired_name_may_agree_with_its_replacement() -> None:
     assert run(SIZES + "geglu: true\nactivation: geglu").mlp.activation == "geglu"
     assert run(SIZES + "geglu: false\nactivation: relu").mlp.activation == "relu"
+    for old, now in itertools.product(("bfloat16", "bf16"), repeat=2):
+        text = f"fp16: {{enabled: true, type: {old}}}\nprecision: {now}"
+        assert run(SIZES + text).precision.precision == now
 
 
 def test_a_retired_name_that_contradicts_its_replacement() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from neoxargs.base.problems import listed
-from neoxargs.base.record import Record
+from neoxargs.base.record import Record, replace
 from neoxargs.registry.other_keys import Step
 
 #: What is not known.
@@ -31,6 +31,8 @@ COMPARISONS: dict[type[ast.AST], str] = {
     ast.Lt: "must be below", ast.LtE: "must be at most", ast.In: "must be one of", ast.NotIn: "must be none of",
 }  # fmt: skip
 
+SIGNS: dict[type[ast.AST], str] = {ast.Mult: "x", ast.FloorDiv: "/"}
+
 
 class Broken(Record):
     """A condition that does not hold, and those by which it applies."""
@@ -42,6 +44,12 @@ class Broken(Record):
     def names(self) -> tuple[str, ...]:
         """The settings that it is about, and those by which it applies."""
         return tuple(dict.fromkeys(name for node in (self.test, *self.when) for name in _names(node)))
+
+    def beside(self, usual: Collection[str], given: Collection[str]) -> Broken:
+        """Leave out that a usual setting is given, if the condition is about another given one as well."""
+        others = tuple(part for part in self.when if not (isinstance(part, ast.Name) and part.id in usual))
+        is_about_more = any(name in given for part in others for name in _names(part))
+        return replace(self, when=others) if is_about_more else self
 
 
 class Words(Record):
@@ -58,7 +66,8 @@ class Words(Record):
 
 def broken(steps: Iterable[Step], known: Mapping[str, Any]) -> Iterator[Broken]:
     """Yield the conditions that do not hold. known: name -> value of each setting."""
-    now, same = dict(known), dict[str, str]()
+    # same: what a setting was made of, in terms of flags. causes: the flag by which another one has its value.
+    now, same, causes = dict(known), dict[str, ast.expr](), dict[str, ast.expr]()
     for step in steps:
         applies = value_of(_parsed(step.when), now) if step.when else True
         if applies is not UNKNOWN and not applies:
@@ -68,12 +77,18 @@ def broken(steps: Iterable[Step], known: Mapping[str, Any]) -> Iterator[Broken]:
             if UNKNOWN not in (applies, held) and not held:
                 when = _parsed(step.when or "True")
                 parts = when.values if isinstance(when, ast.BoolOp) and isinstance(when.op, ast.And) else [when]
-                yield Broken(_renamed(_parsed(step.check), same), tuple(_renamed(part, same) for part in parts))
+                yield Broken(
+                    _renamed(_parsed(step.check), same), tuple(_renamed(part, same | causes) for part in parts)
+                )
             continue
         value = value_of(_parsed(step.to), now) if step.to and applies is not UNKNOWN else UNKNOWN
+        made = _renamed(_parsed(step.to), same) if value is not UNKNOWN else None
         same.pop(step.set, None)
-        if step.to.isidentifier() and value is not UNKNOWN:
-            same[step.set] = same.get(step.to, step.to)
+        causes.pop(step.set, None)
+        if isinstance(made, ast.Name) or (made and step.set.startswith("_")):  # a variable has no flag
+            same[step.set] = made
+        elif isinstance(made, ast.Constant) and step.when.isidentifier():
+            causes[step.set] = ast.Name(step.when)
         if value is UNKNOWN:
             now.pop(step.set, None)
         else:
@@ -132,12 +147,12 @@ def _names(node: ast.AST) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _renamed(node: ast.expr, names: Mapping[str, str]) -> ast.expr:
-    """Return an expression with other names."""
+def _renamed(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
+    """Return an expression with others in place of names."""
 
     class Renamed(ast.NodeTransformer):
-        def visit_Name(self, each: ast.Name) -> ast.Name:
-            return ast.Name(names.get(each.id, each.id))
+        def visit_Name(self, each: ast.Name) -> ast.expr:
+            return names.get(each.id, each)
 
     found: ast.expr = Renamed().visit(ast.parse(ast.unparse(node), mode="eval").body)
     return found
@@ -233,8 +248,8 @@ def _shown(node: ast.expr, words: Words) -> str:
     """Return an expression with the flags in place of the settings."""
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return listed([_shown(each, words) for each in node.elts], most=20)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return f"{_shown(node.left, words)} x {_shown(node.right, words)}"
+    if isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
+        return f"{_shown(node.left, words)} {SIGNS[type(node.op)]} {_shown(node.right, words)}"
     if isinstance(node, ast.Constant):
         return str(node.value)
-    return ast.unparse(_renamed(node, {name: words.name(name) for name in _names(node)}))
+    return ast.unparse(_renamed(node, {name: ast.Name(words.name(name)) for name in _names(node)}))

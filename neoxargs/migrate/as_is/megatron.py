@@ -30,6 +30,9 @@ OTHER_MEANING = ("--checkpoint-activations",)
 #: Flags that Megatron-LM requires, apart from those of which each has an alternative.
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings", "--micro-batch-size")
 
+#: Of these, it requires one.
+SEQUENCE = ("--seq-length", "--encoder-seq-length")
+
 
 class Flag(NamedTuple):
     """A flag as the script has it, and its values."""
@@ -239,6 +242,8 @@ def _is_number(text: str, kind: str) -> bool:
 # -- flags that belong together ---------------------------------------------------------------------------------------
 
 WSD_LENGTHS = ("--lr-wsd-decay-iters", "--lr-wsd-decay-samples")
+#: Settings of which every run has one: a condition under which two flags exclude each other is not about them.
+LENGTHS = ("train_iters", "train_samples")
 PARALLEL = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 
 
@@ -257,7 +262,7 @@ def _together(command: Command, ranks: int | None, program: Program) -> Iterator
     steps = [step for step in other_keys.steps("megatron") if not program.is_before(step.since or program.version)]
     words = Words({name: _written(flag) for name, flag in given.items()}, _flags_of)
     told = set[frozenset[str]]()
-    for found in broken(steps, known):
+    for found in (each.beside(LENGTHS, given) for each in broken(steps, known)):
         there = [name for name in found.names if name in given]
         # A flag that is only parsed to be refused is reported as a removed one.
         if there and frozenset(there) not in told and not any(_is_gone(given[name].name, program) for name in there):
@@ -336,7 +341,8 @@ def _missing(command: Command) -> Iterator[Problem]:
     # What an old or misspelt flag should be is said there.
     meant = {_instead(known, name) for name in flags if (known := other_keys.keys("megatron").get(name))}
     meant |= {f"--{_plain(name)}" for name in flags}
-    missing = [name for name in REQUIRED if name not in flags and name not in meant]
+    required = (*REQUIRED, *(SEQUENCE[:1] if meant.isdisjoint(SEQUENCE) else ()))
+    missing = [name for name in required if name not in flags and name not in meant]
     if missing and flags.keys().isdisjoint(("--use-checkpoint-args", "--yaml-cfg")):
         what = f"Megatron-LM requires {listed(missing, 'and')}"
         yield conflict(what, next(iter(flags.values())).place, f"add {listed(missing, 'and')}")
@@ -395,6 +401,16 @@ def _batch(command: Command, ranks: int | None) -> Iterator[Problem]:
         what = f"the number of ranks ({ranks}) must be a multiple of {shown}"
         yield Problem(what, there[0].place, "", (), severity, id="other-program-batch")
         return
+    if ranks and (experts := flags.get("--expert-model-parallel-size")):
+        # Megatron-LM's layout of the experts: without a size of their own, tensor parallel ranks divide each of them.
+        own = "--expert-tensor-parallel-size"
+        layout = [flags[name] for name in (own if own in flags else PARALLEL[0], PARALLEL[1]) if name in flags]
+        layout = [flag for flag in (*layout, experts) if flag.number != 1]
+        if all(flag.number for flag in layout) and ranks % prod(int(flag.number or 1) for flag in layout):
+            shown = " x ".join(f"{flag.name} ({flag.number})" for flag in layout)
+            what = f"the number of ranks ({ranks}) must be a multiple of {shown}"
+            yield Problem(what, experts.place, "", (), severity, id="other-program-batch")
+            return
     total, micro = (flags.get(name) for name in ("--global-batch-size", "--micro-batch-size"))
     if not total or not micro or not total.number or not micro.number:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from neoxargs.base.problems import Problem
 from neoxargs.facts.batch_sizes import PHASES, RAMP
 from neoxargs.facts.length_units import length as length_of
 from neoxargs.migrate.megatron.reading import Option, Reading
@@ -87,7 +88,12 @@ def warmup(reading: Reading, option: Option) -> None:
     given, (until, from_unit) = reading.number(option.name), _end_of_decay(reading, unit)
     total = _converted(reading, until, from_unit, unit)
     words = "iterations" if unit == "iters" else unit
-    if given == 0:
+    if (fraction := reading.options.get("lr-warmup-fraction")) and unit != "tokens":
+        if given != 0:  # Megatron-LM accepts 0, its default, beside the fraction
+            what = f"{fraction} and {option} exclude each other, and Megatron-LM refuses them together"
+            hint = "remove one of them"
+            reading.problems.append(Problem(what, option.place, hint, (fraction.place,), id="migrate-flag-value"))
+    elif given == 0:
         reading.set("warmup", 0.0)
     elif given is not None and total:
         reading.set("warmup", given / total, f"{option.text} of {total:.12g} {words}")

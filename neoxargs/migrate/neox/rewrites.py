@@ -92,18 +92,21 @@ def _llama(_: Any, context: Context) -> New | None:
     gated = {"activation": Overwrite(GATED_FORM[activation])} if activation in GATED_FORM else {}
     registered = REGISTRY.parameters["mlp_type"].replaced_by
     assert registered is not None
-    # With mlp_type llama, intermediate_size was the width of each of the three matrices; now it is their sum. The
-    # resolver reports the conflict and says what to write.
+    # With mlp_type llama, intermediate_size was the width of each of the three matrices; now it is their sum, except
+    # with exact_mlp_width. The resolver reports the conflict and says what to write.
     if context.has("intermediate_size"):
-        return None
+        is_exact = context.has("exact_mlp_width") and context.get("exact_mlp_width") is True
+        return {**gated, "use_bias_in_mlp": False} if is_exact else None
     return {**gated, **registered["llama"]}
 
 
 def _format(value: Any, context: Context) -> New:
     registered = REGISTRY.parameters["fp16.type"].replaced_by
     assert registered is not None
-    new = registered[value]
-    contradicts = context.has("fp16.enabled") and context.get("fp16.enabled") != (new["precision"] == "fp16")
+    new = dict(registered[value])
+    if context.has("precision") and PRECISION_ALIASES.get(context.get("precision")) == new["precision"]:
+        new["precision"] = Overwrite(new["precision"])  # another word for the same
+    contradicts = context.has("fp16.enabled") and context.get("fp16.enabled") != (value in ("fp16", "float16"))
     return {**new, **({"fp16.enabled": REMOVED} if contradicts else {})}
 
 

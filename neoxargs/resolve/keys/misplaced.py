@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from neoxargs.base.problems import Problem, listed
+from neoxargs.base.problems import Place, Problem, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.yaml.nodes import Entry, Mapping
 
@@ -38,10 +39,16 @@ def parameters_in_unknown_section(name: str, entry: Entry) -> list[str]:
     return inside if 2 * len(inside) >= len(keys) and "enabled" not in keys else []
 
 
+def holder_advice(key: str, place: Place) -> str:
+    """Return the hint for a top-level key whose value has an anchor, else ""."""
+    has_anchor = re.search(r":\s*&\w", place.text)
+    return f"if it only holds values for aliases, rename it to `x-{key}:`, which is not read" if has_anchor else ""
+
+
 def unknown_section(entry: Entry, inside: Sequence[str]) -> Problem:
     """The problem of a section that does not exist and contains top-level parameters."""
     hint = f"remove `{entry.key}:` and write {listed(inside, 'and', most=3)} at the top level"
-    if "&" in entry.place.text:
-        hint += f"; if it only holds values for aliases, rename it to `x-{entry.key}:`, which is not read as a section"
+    if advice := holder_advice(entry.key, entry.place):
+        hint += f"; {advice}"
     what = f"{entry.key} is not a section; its keys belong at the top level"
     return Problem(what, entry.place, hint, id="misplaced-key", about=tuple(inside))

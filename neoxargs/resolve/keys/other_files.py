@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, listed
-from neoxargs.registry import REGISTRY, normal
+from neoxargs.registry import REGISTRY, Parameter, normal
 from neoxargs.resolve.keys.match import Key, is_known
-from neoxargs.resolve.keys.other_programs import OtherFile, counterpart, files, find, value_advice
+from neoxargs.resolve.keys.other_programs import OtherFile, OtherKey, files, find, value_advice
 from neoxargs.resolve.keys.similar import similar_anywhere, similar_here
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.compose import lines_of
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, read_plain
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, read_plain
 from neoxargs.resolve.yaml.nodes import Sequence as Items
 from neoxargs.resolve.yaml.read import File
 
@@ -110,7 +111,9 @@ def _names_here(file: OtherFile | None, text: Text, entries: Sequence[Entry]) ->
     if file and file.is_migrated:
         return f"run `deepy migrate {text.name}` to convert it"
     read = [
-        (entry.key, *_name_here(entry)) for entry in entries if entry.value.to_python() not in (None, False, {}, [])
+        (entry.key, *_name_here(entry))
+        for entry in entries
+        if entry.value.to_python() not in (None, {}, []) and entry.value.to_python() is not False
     ]
     renamed = [f"{key} is {name}" for key, name, _ in read if name and name != normal(key)]
     same = [key for key, name, _ in read if name == normal(key)]
@@ -122,6 +125,8 @@ def _names_here(file: OtherFile | None, text: Text, entries: Sequence[Entry]) ->
     if same:
         parts.append(f"{listed(same, 'and', most=len(same))} {'have' if same[1:] else 'has'} the same name")
     parts += [note for _, _, note in read if note]
+    if file:
+        parts += [advice for key, advice in file.absent.items() if key not in {entry.key for entry in entries}]
     if (renamed or same) and any(not name and not note for _, name, note in read):
         parts.append("the other settings have no counterpart, or one with another meaning")
     return "; ".join(parts)
@@ -129,11 +134,26 @@ def _names_here(file: OtherFile | None, text: Text, entries: Sequence[Entry]) ->
 
 def _name_here(entry: Entry) -> tuple[str, str]:
     """Return our name of a setting, and what to do about its value; both empty if there is no counterpart."""
-    name, value = counterpart(entry.key) or normal(entry.key), entry.value.to_python()
+    other = find(entry.key) or OtherKey()
+    if other.advice and not other.counterpart:
+        return "", f"{entry.key}: {other.advice.removeprefix('remove it; ')}"
+    name, value = other.counterpart or normal(entry.key), entry.value.to_python()
     if name in REGISTRY.sections:
         return (f"`{name}: {{enabled: true}}`" if value is True else ""), ""
     parameter = REGISTRY.find(name)
     if parameter is None:
         return "", ""
-    note = value_advice(parameter.name, value) if isinstance(entry.value, Scalar) else ""
+    note = _about_value(parameter, entry.value) if isinstance(entry.value, Scalar) else ""
     return ("" if note and parameter.name == normal(entry.key) else parameter.name), note
+
+
+def _about_value(parameter: Parameter, value: Scalar) -> str:
+    """Return what to do about a value that a parameter does not accept, else ""."""
+    if advice := value_advice(parameter.name, value.value):
+        return advice
+    try:
+        coerce(value, parameter.type)
+    except Mismatch as mismatch:
+        advice = f" ({mismatch.advice})" if mismatch.advice else ""
+        return f"{parameter.name} does not accept {format_node(value)}{advice}"
+    return ""

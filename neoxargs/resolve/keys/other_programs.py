@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any
 
@@ -46,6 +46,8 @@ class OtherFile(Record):
     """True if the program trains no models."""
     instead: str = ""
     """What to do instead of writing the settings by their names here."""
+    absent: Mapping[str, str] = {}
+    """What to do without one of its settings, because the program's default is another one."""
 
     def has_written(self, names: Set[str]) -> bool:
         return all(not names.isdisjoint(group) for group in self.keys)

@@ -14,6 +14,7 @@ from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.letters import wrong_letters
 from neoxargs.resolve.keys.match import Key, Match, keys_of
+from neoxargs.resolve.keys.misplaced import holder_advice
 from neoxargs.resolve.keys.other_programs import OtherKey
 from neoxargs.resolve.keys.similar import same_word, similar_anywhere, similar_here
 
@@ -44,8 +45,11 @@ def unknown_key(key: Key, match: Match | None) -> Problem:
 
 def key_advice(key: Key, match: Match | None) -> str:
     """Return the hint for an unknown key."""
+    holder = "" if key.section else holder_advice(key.written, key.where)
     if match:
-        return match.advice
+        return f"{match.advice}; {holder}" if holder else match.advice
+    if holder:
+        return holder
     keys = keys_of(key.section) if key.section else {}
     return f"valid keys: {listed(keys, 'and')}" if keys else NO_MATCH
 

@@ -19,6 +19,7 @@ def gated_width_is_a_third(
     exact_mlp_width: bool,
     hidden_size: int,
     moe_num_experts: int,
+    mlp_type: str,
     written: Collection[str],
 ) -> Finding | None:
     """In GPT-NeoX, intermediate_size is the total width of the three matrices of a gated feed-forward layer; in Hugging
@@ -32,7 +33,8 @@ def gated_width_is_a_third(
     width = width_of_mlp(intermediate_size, activation, mlp_multiple_of, exact_mlp_width)
     narrow_expert = moe_num_experts > 1 and intermediate_size % 3 == 0
     intended = exact_mlp_width or "intermediate_size" not in written or narrow_expert
-    if activation not in GATED or intended or width >= 2 * hidden_size:
+    # With mlp_type: llama, `mlp_width_given_once` refuses it.
+    if activation not in GATED or mlp_type == "llama" or intended or width >= 2 * hidden_size:
         return None
     what = f"with activation ({activation}), intermediate_size ({intermediate_size}) is the total width of three "
     advice = f"if each matrix should be {intermediate_size} wide, as in Hugging Face and Megatron-LM, "

@@ -164,12 +164,16 @@ def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | Non
 
 @check
 def mlp_width_given_once(
-    intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
+    intermediate_size: int,
+    expansion_factor: float | None,
+    mlp_type: str,
+    exact_mlp_width: bool,
+    written: Collection[str],
 ) -> Finding | None:
     """intermediate_size and expansion_factor both set the width of the MLP, and with `mlp_type: llama`,
     intermediate_size was the width of each of the three matrices. If one of these parameters were silently ignored, a
     model of a different size would be trained. The mistake would show only when the checkpoint cannot be loaded
-    elsewhere.
+    elsewhere. With exact_mlp_width, intermediate_size is the width of each matrix again.
 
         intermediate_size: 128
         expansion_factor: 2
@@ -177,9 +181,12 @@ def mlp_width_given_once(
     if "intermediate_size" not in written or expansion_factor is None:
         return None
     if mlp_type == "llama":
+        if exact_mlp_width:
+            return None
         what = f"with mlp_type: llama, intermediate_size ({intermediate_size}) used to be the width of each of three"
         what += " matrices"
-        advice = f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false and"
+        advice = "to keep that width, set exact_mlp_width: true; or "
+        advice += f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false and"
         return refuse(
             f"{what}, but is now their total width",
             f"{advice} activation: swiglu (or geglu, if activation is gelu)",

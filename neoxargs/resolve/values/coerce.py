@@ -214,6 +214,9 @@ def _nothing(node: Node, wanted: Any) -> None:
 def _in_brackets(node: Node, element: Any) -> Hint:
     if not isinstance(node, Scalar):
         return NO_HINT
+    if node.text.startswith("(") and "," in node.text and not node.quoted:  # a tuple of Python
+        text = node.text.strip("()")
+        return _in_brackets(node._replace(value=text, text=text), element)
     try:
         _fit(node, element)
         return Hint(f"write [{format_node(node)}]", f"[{as_yaml(node.value) if node.quoted else node.text}]", True)

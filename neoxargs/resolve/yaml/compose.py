@@ -189,8 +189,8 @@ class _Composer:
             key = self.node(event, depth)
             value = self.node(self.next(), depth)
             is_absent = isinstance(value, Scalar) and not value.text and not value.quoted
-            if last and is_absent and (number := _with_comma(last.value, key)):
-                entries[last.key] = last = last._replace(value=number)
+            if last and is_absent and (whole := _with_comma(last.value, key) or _as_tuple(last.value, key)):
+                entries[last.key] = last = last._replace(value=whole)
             elif isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
                 # `<<: [*a, *b]` merges several mappings.
                 merged += value.items if isinstance(value, Sequence) else [value]
@@ -290,6 +290,17 @@ def _with_comma(before: Node, after: Node) -> Scalar | None:
     text = f"{before.text},{after.text}"
     is_number = re.fullmatch(r"[-+]?\d[\d.,]*,\d[\d.]*([eE][-+]?\d+)?", text)
     return Scalar(text, text, place=place._replace(width=len(text))) if is_number else None
+
+
+def _as_tuple(before: Node, after: Node) -> Scalar | None:
+    """Return `(0.9` and `0.95)` of `{key: (0.9, 0.95)}`, a tuple of Python, as the one value that is meant."""
+    if not (isinstance(before, Scalar) and isinstance(after, Scalar)) or before.quoted or after.quoted:
+        return None
+    place, last = before.place, after.place
+    if not before.text.startswith("(") or before.text.endswith(")") or last[:2] != place[:2]:
+        return None
+    text = f"{before.text}, {after.text}"
+    return Scalar(text, text, place=place._replace(width=last.column + last.width - place.column))
 
 
 _NO_NAME = "yaml-key-not-a-name"

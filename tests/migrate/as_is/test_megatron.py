@@ -62,6 +62,12 @@ def test_a_good_script_has_no_problems() -> None:
         ("--bf16", "--bf16 --recompute-granularity full"),
         ("--bf16", "--bf16 --recompute-granularity selective --recompute-method block"),
         ("--num-layers 12", "--num-layers 13 --pipeline-model-parallel-size 2"),
+        ("--bf16", "--bf16 --recompute-granularity full --recompute-method uniform --recompute-activations"),
+        ("--num-layers 12",
+         "--num-layers 12 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"),
+        ("--seq-length 1024", ""),
+        ("--num-layers 12", "--num-layers 12 --pipeline-model-parallel-size 4 --num-experts 8 "
+         "--expert-model-parallel-size 8 --disable-bias-linear --sequence-parallel"),
     ],
 )  # fmt: skip
 def test_planted_mistakes_are_errors(old: str, new: str) -> None:

@@ -69,6 +69,10 @@ FORWARD = {
     "mlp_type: llama\nactivation: silu # smooth\n": (
         "expansion_factor: 8.0\nuse_bias_in_mlp: false\nmlp_multiple_of: 256\nactivation: swiglu # smooth\n"
     ),
+    "mlp_type: llama\nexact_mlp_width: true\nintermediate_size: 63\n": (
+        "activation: geglu\nuse_bias_in_mlp: false\nexact_mlp_width: true\nintermediate_size: 63\n"
+    ),
+    "fp16: {enabled: true, type: bfloat16}\nprecision: bf16\n": "fp16: {}\nprecision: bfloat16\n",
     "mlp_type: llama\n": "activation: geglu\nexpansion_factor: 8.0\nuse_bias_in_mlp: false\nmlp_multiple_of: 256\n",
     "cpu-optimizer: true\n": "optimizer: {type: cpu_adam}\n",
     "adam-beta1: 0.8\nadam-eps: 1e-9\n": "optimizer: {params: {betas: [0.8, 0.999], eps: 1e-09}}\n",

@@ -61,6 +61,20 @@ def test_values_of_the_trainer_that_mean_something_else() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("args.yaml", TRAINER + "eval_strategy: steps\neval_steps: 50\nfsdp: full_shard\nweight_decay: 0.0\n"),
+        ("ax.yml", AXOLOTL + "optimizer: adamw_8bit\nflash_attention: true\nval_set_size: 0.1\nweight_decay: 0.0\n"),
+        ("a.toml", TORCHTITAN + "[parallelism]\ndata_parallel_shard_degree = -1\n"),
+        ("b.toml", TORCHTITAN + 'mixed_precision_param = "float32"\n'),
+    ],
+    ids=["Trainer", "axolotl", "torchtitan", "torchtitan, with a precision"],
+)
+def test_what_cannot_be_written_under_our_name_is_said_otherwise(name: str, text: str) -> None:
+    pinned(only(name, text).hint.replace("; ", "\n"))
+
+
+@pytest.mark.parametrize(
     ("name", "text", "line"),
     [
         ("config.json", json.dumps(MODEL), 1),

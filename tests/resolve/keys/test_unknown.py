@@ -98,6 +98,15 @@ def test_a_comma_in_a_number(text: str) -> None:
         assert again.hint == problem.hint
 
 
+@pytest.mark.parametrize("text", [
+    "optimizer: {params: {betas: (0.9, 0.95)}}", "optimizer: {params: {betas: (0.9,0.95), lr: 1e-3}}",
+    "optimizer:\n  params:\n    betas: (0.9, 0.95)", "{extra_save_iters: (1, 2, 3)}",
+    "optimizer: {params: {betas: (0.9, 0.95}}",
+])  # fmt: skip
+def test_a_tuple_of_python(text: str) -> None:
+    pinned(only(text))
+
+
 def test_numbers_beside_a_comma_that_are_not_one() -> None:
     assert draft([File("my.yml", "{extra_save_iters: [1,500], seed: 1,train_iters: 2}")]).problems == []
     pinned(only("{seed: 1,a}"))

@@ -126,6 +126,18 @@ def test_a_gated_width_in_the_convention_of_hugging_face(sizes: dict[str, object
         assert "gated-width-is-a-third" not in [problem.id for problem in again.warnings]
 
 
+def test_the_width_of_a_retired_llama_layer_is_one_problem_and_each_hint_resolves_it() -> None:
+    (problem,) = refused(configure, "{mlp_type: llama, activation: silu, hidden_size: 64, intermediate_size: 96}")
+    assert problem.id == "mlp-width-given-once"
+    for instead in (
+        "mlp_type: llama, activation: silu, exact_mlp_width: true, intermediate_size: 96",
+        "activation: swiglu, use_bias_in_mlp: false, intermediate_size: 288",
+    ):
+        config = configure(f"{{hidden_size: 64, {instead}}}")
+        assert mlp_width(config.shape, config.mlp) == 96
+        assert not config.mlp.use_bias_in_mlp
+
+
 @pytest.mark.parametrize(
     "text",
     [
