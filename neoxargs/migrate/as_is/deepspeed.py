@@ -19,6 +19,7 @@ from neoxargs.migrate.deepspeed.convert import OTHER_NAMES, is_deepspeed
 from neoxargs.migrate.deepspeed.defaults import REST
 from neoxargs.migrate.deepspeed.lenient_json import Block, blocks
 from neoxargs.migrate.deepspeed.placeholders import without_placeholders
+from neoxargs.migrate.deepspeed.versions import both_precisions, is_true
 from neoxargs.registry import REGISTRY, receivers
 from neoxargs.registry.data_file import strict_keys
 from neoxargs.resolve.derive import before_ranks
@@ -111,7 +112,7 @@ def judge(block: Block, text: Text, program: Program, gpus: int | None) -> Itera
     yield from _keys(tree, "", program, found)
     if not any(name in line for line in block.to_do for name in BATCH):
         yield from _batch(found, gpus, tree)
-    yield from _precision(found)
+    yield from both_precisions(found)
     yield from _rules(tree)
 
 
@@ -235,7 +236,7 @@ def _of_value(name: str, entry: Entry, wanted: Any, found: dict[str, Entry]) -> 
     is_strict = name in strict_keys() or section in strict_keys()
     if _is_auto(node):
         return _of_auto(name, node, wanted, is_strict)
-    is_tuned = _is_true(found.get("autotuning.enabled")) and isinstance(node.to_python(), list)
+    is_tuned = is_true(found.get("autotuning.enabled")) and isinstance(node.to_python(), list)
     if is_tuned or (name == "zero_optimization" and isinstance(node.to_python(), bool)):
         return None
     if wanted is None:
@@ -336,7 +337,7 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
     """Yield a problem if train_batch_size cannot be the product of the other two and the data parallel ranks."""
     written = {name: found[name] for name in BATCH if name in found}
     if "train_batch_size" not in written and "train_micro_batch_size_per_gpu" not in written:
-        if not _is_true(found.get("elasticity.enabled")) and not any(_is_auto(entry.value) for entry in found.values()):
+        if not is_true(found.get("elasticity.enabled")) and not any(_is_auto(entry.value) for entry in found.values()):
             what = "neither train_batch_size nor train_micro_batch_size_per_gpu is set, and DeepSpeed needs one of them"
             hint = "set one of them, unless the script that reads this file does"
             yield Problem(what, tree.place, hint, severity="warning", id="other-program-batch")
@@ -348,7 +349,7 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
     product = (micro or 1) * (steps or 1)
     text = " x ".join(f"{name} ({number(written[name].value)})" for name in others)
     place, also = written["train_batch_size"].place, tuple(written[name].place for name in others)
-    of_elastic = _is_true(found.get("elasticity.enabled"))
+    of_elastic = is_true(found.get("elasticity.enabled"))
     if total % product and not of_elastic:
         what = f"train_batch_size ({total}) must be a multiple of {text} = {product}"
         near = sorted({max(1, int(total // product)) * product, (int(total // product) + 1) * product})
@@ -362,17 +363,6 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
         # Several GPUs can hold one replica, if the script divides the model.
         severity: Literal["error", "warning"] = "error" if gpus % ranks else "warning"
         yield Problem(what, place, hint, also, severity, id="other-program-batch")
-
-
-def _precision(found: dict[str, Entry]) -> Iterator[Problem]:
-    bf16 = "bf16.enabled" if "bf16.enabled" in found else "bfloat16.enabled"
-    if _is_true(found.get("fp16.enabled")) and _is_true(found.get(bf16)):
-        what = f"fp16.enabled and {bf16} exclude each other, and DeepSpeed refuses them together"
-        yield conflict(what, found[bf16].place, "set one of them to false", [found["fp16.enabled"].place])
-
-
-def _is_true(entry: Entry | None) -> bool:
-    return entry is not None and entry.value.to_python() in (True, "true", "True")
 
 
 def _rules(tree: Mapping) -> Iterator[Problem]:

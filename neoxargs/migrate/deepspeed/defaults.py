@@ -75,8 +75,8 @@ def version_number(text: str) -> tuple[int, ...]:
 
 def built_by_script(version: Version) -> dict[str, Setting]:
     """Return the optimizer and the schedule that a run has although the JSON has no section for them."""
-    given = {*version.draft.values, *version.draft.auto}
-    return _of_trainer(version) if version.draft.auto else _without_schedule(given)
+    given = {*version.draft.values, *version.draft.auto, *version.block.removed}
+    return _of_trainer(version, given) if version.draft.auto else _without_schedule(given)
 
 
 def absent_settings(text: str, deepspeed: str) -> dict[str, Setting]:
@@ -96,10 +96,9 @@ def _without_schedule(given: Container[str]) -> dict[str, Setting]:
     return {"lr_decay_style": Setting("constant", behind=why), "warmup": Setting(0.0, behind=why)}
 
 
-def _of_trainer(version: Version) -> dict[str, Setting]:
+def _of_trainer(version: Version, given: Container[str]) -> dict[str, Setting]:
     """Return the optimizer and the schedule that Hugging Face's Trainer builds for a file without these sections."""
-    given, arguments = {*version.draft.values, *version.draft.auto}, version.block.arguments
-    built = dict[str, AutoValue]()
+    arguments, built = version.block.arguments, dict[str, AutoValue]()
     if "scheduler.type" not in given:
         built |= {name: argument_value(name, auto, arguments) for name, auto in TRAINER_SCHEDULE.items()}
     if "optimizer.type" not in given:

@@ -242,8 +242,10 @@ def _leave_unread(reading: Reading, option: Option) -> None:
 
 def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
     """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
-    settings, places, problems = heredoc_settings(text, choose)
-    reading.problems += problems
+    settings, places, block = heredoc_settings(text, choose)
+    reading.problems += block.warnings
+    reading.to_do += block.to_do
+    reading.to_write.update(block.removed)
     for name, setting in settings.items():
         flag = reading.settings.get(name)
         if flag and flag.value != setting.value:
