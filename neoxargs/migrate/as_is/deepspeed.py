@@ -14,7 +14,7 @@ from neoxargs.base.problems import Edit, Place, Problem, Problems, is_one_edit, 
 from neoxargs.base.record import replace
 from neoxargs.facts import optimizers
 from neoxargs.facts.description import counted
-from neoxargs.migrate.as_is.keys import Fate, Program, conflict, entries, number, other_version, unknown_key
+from neoxargs.migrate.as_is.keys import Fate, Program, entries, number, other_version, unknown_key
 from neoxargs.migrate.deepspeed.convert import OTHER_NAMES, is_deepspeed
 from neoxargs.migrate.deepspeed.defaults import REST
 from neoxargs.migrate.deepspeed.lenient_json import Block, blocks

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.base.record import replace
-from neoxargs.migrate.deepspeed.defaults import ASSUMED, CHANGED, absent_settings, built_by_script
+from neoxargs.migrate.deepspeed.defaults import ASSUMED, CHANGED, DEFAULT, absent_settings, built_by_script
 from neoxargs.migrate.deepspeed.lenient_json import Block, leaves
 from neoxargs.migrate.deepspeed.versions import Version
 from neoxargs.migrate.neox.migrate import migrate
@@ -25,14 +25,23 @@ from neoxargs.resolve.yaml.write import Setting, yaml_text
 MICRO_BATCH = "train_micro_batch_size_per_gpu"
 
 
-def convert_version(version: Version, source: str, deepspeed: str | None = None, *, is_whole: bool = True) -> Result:
+def convert_version(
+    version: Version,
+    source: str,
+    deepspeed: str | None = None,
+    *,
+    is_whole: bool = True,
+    defaults: Mapping[str, Setting] | None = None,
+) -> Result:
     """Convert one version to YAML with current names. Raises Problems placed in the JSON.
 
     deepspeed: the version of DeepSpeed in which the JSON was used, if it is known.
     is_whole: False if another file has the rest of DeepSpeed's configuration, and what it leaves out.
+    defaults: what the program that passes the configuration to DeepSpeed sets in it by default.
     """
     settings, changes = settings_of(version)
-    added = built_by_script(version) if settings and is_whole else {}
+    added = {name: setting for name, setting in (defaults or {}).items() if name not in settings}
+    added |= built_by_script(version) if settings and is_whole else {}
     current = _with_current_names(settings | added, version, source)
     if is_whole:
         absent = absent_settings(current.text, deepspeed or ASSUMED)
@@ -62,7 +71,7 @@ def _additions(added: Mapping[str, Setting], source: str, deepspeed: str | None)
     """Yield a change for each setting that the JSON does not have."""
     for name, setting in added.items():
         why = setting.behind
-        if name in CHANGED and deepspeed is None:
+        if why.startswith(DEFAULT) and name in CHANGED and deepspeed is None:
             why += f"; {ASSUMED} is assumed, --deepspeed VERSION names another"
         yield Change(Place(source, 0, 0), "", f"{name}: {format_node(node_of(setting.value))}", why)
 

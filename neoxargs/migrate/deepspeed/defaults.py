@@ -38,6 +38,8 @@ CHANGED: dict[str, tuple[tuple[str, Any], ...]] = {
     "scheduler.params.warmup_max_lr": (("0.0", 0.001), ("0.17.2", None)),
     "fp16.initial_scale_power": (("0.0", 32), ("0.8.0", 16)),
 }
+#: The comment behind a default.
+DEFAULT = "DeepSpeed's default"
 #: The defaults of the optimizers' constructors; None: a type has no such argument or decides itself.
 OPTIMIZER: dict[str, Any] = {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0}
 #: Type -> those that are not the same as in `OPTIMIZER`.
@@ -110,9 +112,9 @@ def _comment(name: str, deepspeed: str) -> str:
     """Return the comment behind a default, with the version since or before which it holds."""
     later = [since for since, _ in CHANGED.get(name, ())][1:]
     if not later:
-        return "DeepSpeed's default"
+        return DEFAULT
     relation = "before" if version_number(deepspeed) < version_number(later[-1]) else "since"
-    return f"DeepSpeed's default {relation} {later[-1]}"
+    return f"{DEFAULT} {relation} {later[-1]}"
 
 
 def _differences(text: str, deepspeed: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
