@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -14,7 +14,7 @@ from neoxargs.base.problems import Edit, Place, Problem, Problems, is_one_edit, 
 from neoxargs.base.record import replace
 from neoxargs.facts import optimizers
 from neoxargs.facts.description import counted
-from neoxargs.migrate.as_is.keys import Fate, Program, entries, number, other_version, unknown_key
+from neoxargs.migrate.as_is.keys import Fate, Program, conflict, entries, number, other_version, unknown_key
 from neoxargs.migrate.deepspeed.convert import OTHER_NAMES, is_deepspeed
 from neoxargs.migrate.deepspeed.defaults import REST
 from neoxargs.migrate.deepspeed.lenient_json import Block, blocks
@@ -60,6 +60,11 @@ NAMED = {
     "optimizer.type": tuple(optimizers.OPTIMIZERS),
     "scheduler.type": ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"),
 }
+#: Schedule of DeepSpeed -> the arguments of its constructor that have no default.
+REQUIRED = {
+    "OneCycle": ("cycle_min_lr", "cycle_max_lr"), "WarmupDecayLR": ("total_num_steps",),
+    "WarmupCosineLR": ("total_num_steps",),
+}  # fmt: skip
 #: Optimizers that DeepSpeed builds itself; their constructors refuse other arguments than those of the registry.
 OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
 
@@ -113,6 +118,7 @@ def judge(block: Block, text: Text, program: Program, gpus: int | None) -> Itera
     if not any(name in line for line in block.to_do for name in BATCH):
         yield from _batch(found, gpus, tree)
     yield from both_precisions(found)
+    yield from _schedule(found, block.removed)
     yield from _rules(tree)
 
 
@@ -176,7 +182,8 @@ def _keys(tree: Mapping, section: str, program: Program, found: dict[str, Entry]
             yield from other_version(name, entry.place, program, "", until, does=does)
             continue
         if not _is_known(name):
-            if not (is_comment(entry.key) and section not in strict_keys()):
+            is_of_torch = section == "scheduler.params" and _kind(found) not in (None, *NAMED["scheduler.type"])
+            if not is_of_torch and not (is_comment(entry.key) and section not in strict_keys()):
                 yield _unknown(entry, section, beside, program, found)
             continue
         yield from other_version(name, entry.place, program, receivers.added_in(name), "", does=does)
@@ -363,6 +370,28 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
         # Several GPUs can hold one replica, if the script divides the model.
         severity: Literal["error", "warning"] = "error" if gpus % ranks else "warning"
         yield Problem(what, place, hint, also, severity, id="other-program-batch")
+
+
+def _kind(found: dict[str, Entry]) -> Any:
+    """Return the schedule of the learning rate: one of DeepSpeed, else a class of torch.optim.lr_scheduler."""
+    return found["scheduler.type"].value.to_python() if "scheduler.type" in found else None
+
+
+def _schedule(found: dict[str, Entry], removed: Collection[str]) -> Iterator[Problem]:
+    """Yield a problem if the constructor of the schedule would miss arguments."""
+    kind, params = _kind(found), found.get("scheduler.params")
+    if not isinstance(kind, str) or "scheduler.type" in removed:
+        return
+    names = [f"scheduler.params.{name}" for name in REQUIRED.get(kind, ())]
+    missing = [name for name in names if name not in {*found, *removed}]
+    if not missing and (params is None or params.value.to_python() is None):
+        missing = ["scheduler.params"]
+    if missing:
+        what = f"scheduler.type ({kind}) needs {listed(missing, 'and')}, without which DeepSpeed ends at the start"
+        hint = (
+            f"add {'both' if len(missing) > 1 else 'it'}, unless the script passes a schedule of its own to DeepSpeed"
+        )
+        yield conflict(what, found["scheduler.type"].value.place, hint)
 
 
 def _rules(tree: Mapping) -> Iterator[Problem]:
