@@ -388,9 +388,8 @@ def _schedule(found: dict[str, Entry], removed: Collection[str]) -> Iterator[Pro
         missing = ["scheduler.params"]
     if missing:
         what = f"scheduler.type ({kind}) needs {listed(missing, 'and')}, without which DeepSpeed ends at the start"
-        hint = (
-            f"add {'both' if len(missing) > 1 else 'it'}, unless the script passes a schedule of its own to DeepSpeed"
-        )
+        added = "both" if len(missing) > 1 else "it"
+        hint = f"add {added}, unless the script passes a schedule of its own to DeepSpeed"
         yield conflict(what, found["scheduler.type"].value.place, hint)
 
 
