@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.problems import Place, Problem, Problems, sentence
 from neoxargs.migrate.as_is.accelerate import wrong_precision
 from neoxargs.migrate.deepspeed.convert import convert_version
 from neoxargs.migrate.deepspeed.lenient_json import Block
@@ -86,7 +86,7 @@ class Accelerate(Source):
         settings = [setting for setting in read if setting]
         left_out = [(key, entry) for (key, entry), setting in zip(entries, read, strict=True) if not setting]
         without_fp8 = [*_without_fp8(precision)]
-        to_do = [f"TODO: {problem.what}." for problem in without_fp8]
+        to_do = [f"TODO: {sentence(problem)}." for problem in without_fp8]
         block = Block(_nested(settings, tree.place), warnings=[*without_fp8, *_warnings(left_out)], to_do=to_do)
         is_whole = all(key != f"{SECTION}.{FILE}" for key, _ in entries)
         offered = versions([block])
