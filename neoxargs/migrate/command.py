@@ -108,8 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
             is_whole = source.is_whole_run and not result.to_do
             name = arguments.output or NEW_FILE
             found = _found_by_check(Text(name, result.text), is_whole)
-            if errors := [problem for problem in found if problem.severity == "error"]:
-                _say_at_the_top(result, errors)
+            if found:
+                _say_at_the_top(result, found)
                 found = _found_by_check(Text(name, result.text), is_whole)  # its lines have moved
             result.problems += found
         return _show_new_file(arguments, result)
@@ -120,9 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
 
 
-def _say_at_the_top(result: Result, errors: Sequence[Problem]) -> None:
+def _say_at_the_top(result: Result, refused: Sequence[Problem]) -> None:
     """Add comments to a new file that say what `check` refuses."""
-    to_do = [f"TODO: {' '.join(sentence(error).split())}." for error in errors]
+    to_do = [f"TODO: {' '.join(sentence(problem).split())}." for problem in refused]
     first, _, rest = result.text.partition("\n")
     result.texts[:] = [Text(result.texts[0].name, "\n".join([first, *(f"# {line}" for line in to_do), rest]))]
     result.to_do += to_do

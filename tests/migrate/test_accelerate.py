@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin
 
 from neoxargs.base.files import Text
-from neoxargs.migrate.deepspeed.accelerate import Accelerate
+from neoxargs.migrate.as_is.keys import entries
+from neoxargs.migrate.deepspeed.accelerate import DEFAULTS, Accelerate
 from neoxargs.migrate.deepspeed.convert import MICRO_BATCH
 from neoxargs.migrate.neox.command import NeoX
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
 from neoxargs.migrate.sources import source_of
+from neoxargs.resolve import File, draft
+from neoxargs.resolve.yaml.nodes import Mapping, node_of
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
@@ -59,6 +66,42 @@ def test_a_json_that_the_file_names() -> None:
     assert MICRO_BATCH not in missing(result)
 
 
+def test_absent_keys_have_the_defaults_of_accelerate() -> None:
+    """Of what Accelerate passes to DeepSpeed, only these are not DeepSpeed's defaults, which deepy has too."""
+    found = entries(node_of(DeepSpeedPlugin().deepspeed_config))
+    values = {name: entry.value.to_python() for name, entry in found.items() if not isinstance(entry.value, Mapping)}
+    assert {name for name, value in values.items() if value not in ("none", None, False)} == {
+        "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",  # "auto"
+        "steps_per_print", *DEFAULTS,
+    }  # fmt: skip
+    assert values["zero_optimization.stage"] == DEFAULTS["zero_optimization.stage"].value
+    assert values["gradient_clipping"] == "auto"
+    filled_in = f'"gradient_clipping": {DEFAULTS["gradient_clipping"].value},'
+    assert filled_in in inspect.getsource(Accelerator._prepare_deepspeed)
+    result = migrated("deepspeed_config: {zero3_init_flag: false}\n")
+    pinned(result.text)
+    pinned([str(change) for change in result.changes])
+    result = migrated("deepspeed_config: {zero_stage: 1, gradient_clipping: 0.5}\n")
+    assert result.changes == []
+
+
+def test_precisions() -> None:
+    for value, name in {"BF16": "bf16", "fp16": "fp16", "fp8": "bf16", "'no'": ""}.items():
+        result = migrated(f"deepspeed_config: {{zero_stage: 1}}\nmixed_precision: {value}\n")
+        on = [name for name, value in draft([File("a.yml", result.text)]).values.items() if value.value is True]
+        assert on == ([f"{name}.enabled"] if name else [])
+        assert bool(result.to_do) == (value == "fp8")
+        assert ("mixed_precision" in str(result.problems)) == (value == "fp8")
+    result = migrated("deepspeed_config: {zero_stage: 1}\nmixed_precision: fp8\n")
+    pinned(result.to_do)
+    pinned(result.problems[0])
+
+
+def test_a_precision_that_accelerate_refuses() -> None:
+    for value in ("bfloat16", "no", "[bf16]"):
+        pinned(refused(migrated, f"deepspeed_config:\n  zero_stage: 5\nmixed_precision: {value}\n"))
+
+
 @pytest.mark.parametrize("kind", ["sp", "cp"])
 def test_ranks_that_divide_sequences(kind: str) -> None:
     both = "".join(f"  parallelism_config_{each}_size: {2 if each == kind else 1}\n" for each in ("sp", "cp", "tp"))
@@ -90,3 +133,5 @@ def test_fsdp_is_refused() -> None:
     source = source_of(text)
     assert source.name == "accelerate"
     pinned(refused(source.converts, [text], Options()))
+    # accelerate config also writes the sections that it does not read, without keys
+    assert ids(refused(migrated, f"{text.text}deepspeed_config: {{}}\n")) == ["migrate-accelerate-without-deepspeed"]

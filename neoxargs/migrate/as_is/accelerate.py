@@ -76,7 +76,7 @@ def judge(given: Settings, text: Text, program: Program, gpus: int | None) -> It
         yield conflict("Accelerate requires distributed_type", tree.place, "add it: NO, MULTI_GPU, DEEPSPEED or FSDP")
     yield from _unread(found)
     yield from _processes(found, is_yaml, gpus)
-    yield from _precision(found, is_yaml)
+    yield from wrong_precision(found.get("mixed_precision"), is_yaml)
     if file := found.get("deepspeed_config.deepspeed_config_file"):
         yield from _with_json(found, file, text)
     else:
@@ -149,8 +149,8 @@ def _processes(found: Mapping[str, Entry], is_yaml: bool, gpus: int | None) -> I
         yield conflict(what, rank.place, "the machines count from 0", [machines.place] if machines else [], "warning")
 
 
-def _precision(found: Mapping[str, Entry], is_yaml: bool) -> Iterator[Problem]:
-    entry = found.get("mixed_precision")
+def wrong_precision(entry: Entry | None, is_yaml: bool = True) -> Iterator[Problem]:
+    """Yield the problem of a `mixed_precision` that Accelerate refuses."""
     value = loaded(entry.value, is_yaml) if entry else None
     if not entry or value is None or (isinstance(value, str) and value.lower() in PRECISIONS):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -19,6 +19,7 @@ from neoxargs.migrate.deepspeed.convert import OTHER_NAMES, is_deepspeed
 from neoxargs.migrate.deepspeed.defaults import REST
 from neoxargs.migrate.deepspeed.lenient_json import Block, blocks
 from neoxargs.migrate.deepspeed.placeholders import without_placeholders
+from neoxargs.migrate.deepspeed.versions import both_precisions, is_true
 from neoxargs.registry import REGISTRY, receivers
 from neoxargs.registry.data_file import strict_keys
 from neoxargs.resolve.derive import before_ranks
@@ -59,6 +60,11 @@ NAMED = {
     "optimizer.type": tuple(optimizers.OPTIMIZERS),
     "scheduler.type": ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"),
 }
+#: Schedule of DeepSpeed -> the arguments of its constructor that have no default.
+REQUIRED = {
+    "OneCycle": ("cycle_min_lr", "cycle_max_lr"), "WarmupDecayLR": ("total_num_steps",),
+    "WarmupCosineLR": ("total_num_steps",),
+}  # fmt: skip
 #: Optimizers that DeepSpeed builds itself; their constructors refuse other arguments than those of the registry.
 OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
 
@@ -111,7 +117,8 @@ def judge(block: Block, text: Text, program: Program, gpus: int | None) -> Itera
     yield from _keys(tree, "", program, found)
     if not any(name in line for line in block.to_do for name in BATCH):
         yield from _batch(found, gpus, tree)
-    yield from _precision(found)
+    yield from both_precisions(found)
+    yield from _schedule(found, block.removed)
     yield from _rules(tree)
 
 
@@ -175,7 +182,8 @@ def _keys(tree: Mapping, section: str, program: Program, found: dict[str, Entry]
             yield from other_version(name, entry.place, program, "", until, does=does)
             continue
         if not _is_known(name):
-            if not (is_comment(entry.key) and section not in strict_keys()):
+            is_of_torch = section == "scheduler.params" and _kind(found) not in (None, *NAMED["scheduler.type"])
+            if not is_of_torch and not (is_comment(entry.key) and section not in strict_keys()):
                 yield _unknown(entry, section, beside, program, found)
             continue
         yield from other_version(name, entry.place, program, receivers.added_in(name), "", does=does)
@@ -235,7 +243,7 @@ def _of_value(name: str, entry: Entry, wanted: Any, found: dict[str, Entry]) -> 
     is_strict = name in strict_keys() or section in strict_keys()
     if _is_auto(node):
         return _of_auto(name, node, wanted, is_strict)
-    is_tuned = _is_true(found.get("autotuning.enabled")) and isinstance(node.to_python(), list)
+    is_tuned = is_true(found.get("autotuning.enabled")) and isinstance(node.to_python(), list)
     if is_tuned or (name == "zero_optimization" and isinstance(node.to_python(), bool)):
         return None
     if wanted is None:
@@ -336,7 +344,7 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
     """Yield a problem if train_batch_size cannot be the product of the other two and the data parallel ranks."""
     written = {name: found[name] for name in BATCH if name in found}
     if "train_batch_size" not in written and "train_micro_batch_size_per_gpu" not in written:
-        if not _is_true(found.get("elasticity.enabled")) and not any(_is_auto(entry.value) for entry in found.values()):
+        if not is_true(found.get("elasticity.enabled")) and not any(_is_auto(entry.value) for entry in found.values()):
             what = "neither train_batch_size nor train_micro_batch_size_per_gpu is set, and DeepSpeed needs one of them"
             hint = "set one of them, unless the script that reads this file does"
             yield Problem(what, tree.place, hint, severity="warning", id="other-program-batch")
@@ -348,7 +356,7 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
     product = (micro or 1) * (steps or 1)
     text = " x ".join(f"{name} ({number(written[name].value)})" for name in others)
     place, also = written["train_batch_size"].place, tuple(written[name].place for name in others)
-    of_elastic = _is_true(found.get("elasticity.enabled"))
+    of_elastic = is_true(found.get("elasticity.enabled"))
     if total % product and not of_elastic:
         what = f"train_batch_size ({total}) must be a multiple of {text} = {product}"
         near = sorted({max(1, int(total // product)) * product, (int(total // product) + 1) * product})
@@ -364,15 +372,25 @@ def _batch(found: dict[str, Entry], gpus: int | None, tree: Mapping) -> Iterator
         yield Problem(what, place, hint, also, severity, id="other-program-batch")
 
 
-def _precision(found: dict[str, Entry]) -> Iterator[Problem]:
-    bf16 = "bf16.enabled" if "bf16.enabled" in found else "bfloat16.enabled"
-    if _is_true(found.get("fp16.enabled")) and _is_true(found.get(bf16)):
-        what = f"fp16.enabled and {bf16} exclude each other, and DeepSpeed refuses them together"
-        yield conflict(what, found[bf16].place, "set one of them to false", [found["fp16.enabled"].place])
+def _kind(found: dict[str, Entry]) -> Any:
+    """Return the schedule of the learning rate: one of DeepSpeed, else a class of torch.optim.lr_scheduler."""
+    return found["scheduler.type"].value.to_python() if "scheduler.type" in found else None
 
 
-def _is_true(entry: Entry | None) -> bool:
-    return entry is not None and entry.value.to_python() in (True, "true", "True")
+def _schedule(found: dict[str, Entry], removed: Collection[str]) -> Iterator[Problem]:
+    """Yield a problem if the constructor of the schedule would miss arguments."""
+    kind, params = _kind(found), found.get("scheduler.params")
+    if not isinstance(kind, str) or "scheduler.type" in removed:
+        return
+    names = [f"scheduler.params.{name}" for name in REQUIRED.get(kind, ())]
+    missing = [name for name in names if name not in {*found, *removed}]
+    if not missing and (params is None or params.value.to_python() is None):
+        missing = ["scheduler.params"]
+    if missing:
+        what = f"scheduler.type ({kind}) needs {listed(missing, 'and')}, without which DeepSpeed ends at the start"
+        added = "both" if len(missing) > 1 else "it"
+        hint = f"add {added}, unless the script passes a schedule of its own to DeepSpeed"
+        yield conflict(what, found["scheduler.type"].value.place, hint)
 
 
 def _rules(tree: Mapping) -> Iterator[Problem]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from neoxargs.base.files import Text
-from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.problems import Place, Problem, Problems, sentence
+from neoxargs.migrate.as_is.accelerate import wrong_precision
 from neoxargs.migrate.deepspeed.convert import convert_version
 from neoxargs.migrate.deepspeed.lenient_json import Block
 from neoxargs.migrate.deepspeed.versions import chosen, versions
@@ -15,6 +16,7 @@ from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options, Source
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar
 from neoxargs.resolve.yaml.read import File
+from neoxargs.resolve.yaml.write import Setting
 
 SECTION = "deepspeed_config"
 PARALLELISM = "parallelism_config"
@@ -38,10 +40,18 @@ PARAMETERS = {
     f"{SECTION}.deepspeed_exclusion_filter": "exclude",
     **dict.fromkeys(CONTEXT, "context_parallel_size"),
 }
-#: Value of `mixed_precision` -> the section that turns it on.
-PRECISIONS = {"bf16": "bf16.enabled", "fp16": "fp16.enabled"}
+#: Value of `mixed_precision` -> the section that Accelerate turns on; `no` is fp32.
+PRECISIONS = {"bf16": "bf16.enabled", "fp16": "fp16.enabled", "fp8": "bf16.enabled"}
+#: What Accelerate sets in DeepSpeed's JSON for absent keys (`DeepSpeedPlugin`), where it is not what deepy does.
+DEFAULTS = {
+    "zero_optimization.stage": Setting(2, behind="Accelerate's default"),
+    "gradient_clipping": Setting(
+        1.0, behind="Accelerate's default, or the --max_grad_norm of Hugging Face's Trainer (default 1.0)"
+    ),
+}
 FILE = "deepspeed_config_file"
 KIND = "distributed_type"
+PRECISION = "mixed_precision"
 
 
 class Accelerate(Source):
@@ -64,19 +74,26 @@ class Accelerate(Source):
         (text,) = texts
         tree = _tree(text)
         entries = list(_entries(tree))
-        if not isinstance(_value(tree, SECTION), Mapping) and (kind := _other_kind(tree)):
+        section = _value(tree, SECTION)
+        if not (isinstance(section, Mapping) and section.entries) and (kind := _other_kind(tree)):
             what = f"{KIND} is {kind.text}, expected DEEPSPEED: deepy trains only with DeepSpeed"
             hint = "configure Accelerate for DeepSpeed and migrate that file; ZeRO stage 3 shards a model as FSDP does"
             if any(key in CONTEXT for key, _ in entries):
                 hint += ", and context_parallel_size divides sequences"
             raise Problems([Problem(what, kind.place, hint, id="migrate-accelerate-without-deepspeed")])
+        precision = next((entry for key, entry in entries if key == PRECISION), None)
         read = [_setting(key, entry, tree) for key, entry in entries]
         settings = [setting for setting in read if setting]
         left_out = [(key, entry) for (key, entry), setting in zip(entries, read, strict=True) if not setting]
-        block = Block(_nested(settings, tree.place), warnings=list(_warnings(left_out)))
+        without_fp8 = [*_without_fp8(precision)]
+        to_do = [f"TODO: {sentence(problem)}." for problem in without_fp8]
+        block = Block(_nested(settings, tree.place), warnings=[*without_fp8, *_warnings(left_out)], to_do=to_do)
         is_whole = all(key != f"{SECTION}.{FILE}" for key, _ in entries)
-        version = chosen(versions([block]), None, text.name)
-        return convert_version(version, text.name, options.deepspeed, is_whole=is_whole)
+        offered = versions([block])
+        if wrong := [*wrong_precision(precision)]:
+            raise Problems([*(problem for version in offered for problem in version.draft.problems), *wrong])
+        version, defaults = chosen(offered, None, text.name), DEFAULTS if is_whole else {}
+        return convert_version(version, text.name, options.deepspeed, is_whole=is_whole, defaults=defaults)
 
 
 @lru_cache(maxsize=1)  # read when the file is recognised and when it is converted
@@ -111,8 +128,8 @@ def _setting(key: str, entry: Entry, tree: Mapping) -> tuple[str, Entry] | None:
         return PARAMETERS[key], entry
     if not isinstance(entry.value, Scalar):
         return None
-    if key == "mixed_precision" and entry.value.text in PRECISIONS:
-        return PRECISIONS[entry.value.text], entry._replace(value=entry.value._replace(value=True, text="true"))
+    if key == PRECISION and (value := entry.value.text.lower()) in PRECISIONS:
+        return PRECISIONS[value], entry._replace(value=entry.value._replace(value=True, text="true"))
     machines = _value(tree, "num_machines")
     count = machines.value if isinstance(machines, Scalar) else 1
     total = entry.value.value
@@ -139,6 +156,13 @@ def _nested(settings: Sequence[tuple[str, Entry]], place: Place) -> Mapping:
     return tree
 
 
+def _without_fp8(precision: Entry | None) -> Iterator[Problem]:
+    if precision and str(precision.value.to_python()).lower() == "fp8":
+        what = f"{PRECISION} (fp8) becomes bf16, which Accelerate uses beside fp8: deepy has no fp8"
+        hint = f"compare the losses, or train with {PRECISION}: bf16 in Accelerate too"
+        yield Problem(what, precision.value.place, hint, severity="warning", id="migrate-key-left-out")
+
+
 def _warnings(left_out: Sequence[tuple[str, Entry]]) -> Iterator[Problem]:
     """Yield a warning for a DeepSpeed JSON that the file names, and one for all settings without an equivalent."""
     for key, entry in left_out:
@@ -146,7 +170,7 @@ def _warnings(left_out: Sequence[tuple[str, Entry]]) -> Iterator[Problem]:
             what = f"{key} names {entry.value.text}, which is not converted together with this file"
             hint = f"migrate {entry.value.text} too, and pass both new files to every deepy command"
             yield Problem(what, entry.place, hint, severity="warning", id="migrate-key-left-out")
-    rest = [key for key, _ in left_out if not key.endswith(f".{FILE}")]
+    rest = [key for key, _ in left_out if not key.endswith(f".{FILE}") and key != PRECISION]
     if rest:
         what = f"these settings have no equivalent in deepy and are left out: {', '.join(rest)}"
         yield Problem(what, left_out[0][1].place, severity="warning", id="migrate-key-left-out")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.base.record import replace
-from neoxargs.migrate.deepspeed.defaults import ASSUMED, CHANGED, absent_settings, built_by_script
+from neoxargs.migrate.deepspeed.defaults import ASSUMED, CHANGED, DEFAULT, absent_settings, built_by_script
 from neoxargs.migrate.deepspeed.lenient_json import Block, leaves
 from neoxargs.migrate.deepspeed.versions import Version
 from neoxargs.migrate.neox.migrate import migrate
@@ -25,30 +25,42 @@ from neoxargs.resolve.yaml.write import Setting, yaml_text
 MICRO_BATCH = "train_micro_batch_size_per_gpu"
 
 
-def convert_version(version: Version, source: str, deepspeed: str | None = None, *, is_whole: bool = True) -> Result:
+def convert_version(
+    version: Version,
+    source: str,
+    deepspeed: str | None = None,
+    *,
+    is_whole: bool = True,
+    defaults: Mapping[str, Setting] | None = None,
+) -> Result:
     """Convert one version to YAML with current names. Raises Problems placed in the JSON.
 
     deepspeed: the version of DeepSpeed in which the JSON was used, if it is known.
     is_whole: False if another file has the rest of DeepSpeed's configuration, and what it leaves out.
+    defaults: what the program that passes the configuration to DeepSpeed sets in it by default.
     """
     settings, changes = settings_of(version)
-    added = built_by_script(version) if settings and is_whole else {}
+    added = {name: setting for name, setting in (defaults or {}).items() if name not in settings}
+    added |= built_by_script(version) if settings and is_whole else {}
     current = _with_current_names(settings | added, version, source)
     if is_whole:
-        added |= absent_settings(current.text, deepspeed or ASSUMED)
+        absent = absent_settings(current.text, deepspeed or ASSUMED)
+        added |= {name: setting for name, setting in absent.items() if name not in version.block.removed}
         current = _with_current_names(settings | added, version, source)
     changes += [change._replace(where=Place(source, 0, 0)) for change in current.changes]
     changes += _additions(added, source, deepspeed)
     without_optimizer = _missing_optimizer(version, added) if is_whole else ()
     warnings = *_fp32_warning(version, source), *without_optimizer, *_missing_model(version, is_whole)
     problems = [*version.block.warnings, *warnings]
-    return new_file(f"{current.text}dialect: {CURRENT_DIALECT}\n", changes, problems)
+    return new_file(f"{current.text}dialect: {CURRENT_DIALECT}\n", changes, problems, version.block.to_do)
 
 
 def _with_current_names(settings: Mapping[str, Setting], version: Version, source: str) -> Result:
     """Return the new file, whose retired keys are rewritten like those of a GPT-NeoX file."""
     head = [f"Converted from {os.path.basename(source)} by deepy migrate.", *version.block.to_do]
-    text = yaml_text(settings, head, version.draft.sections - {name.rpartition(".")[0] for name in settings})
+    incomplete = {"".join(name[:end]) for name in version.block.removed for end, sign in enumerate(name) if sign == "."}
+    empty = version.draft.sections - incomplete - {name.rpartition(".")[0] for name in settings}
+    text = yaml_text(settings, head, empty)
     try:
         return migrate([Text(source, text)], CURRENT_DIALECT)
     except Problems as stop:
@@ -59,14 +71,14 @@ def _additions(added: Mapping[str, Setting], source: str, deepspeed: str | None)
     """Yield a change for each setting that the JSON does not have."""
     for name, setting in added.items():
         why = setting.behind
-        if name in CHANGED and deepspeed is None:
+        if why.startswith(DEFAULT) and name in CHANGED and deepspeed is None:
             why += f"; {ASSUMED} is assumed, --deepspeed VERSION names another"
         yield Change(Place(source, 0, 0), "", f"{name}: {format_node(node_of(setting.value))}", why)
 
 
-def _missing_optimizer(version: Version, added: Container[str]) -> Iterator[Problem]:
+def _missing_optimizer(version: Version, added: Iterable[str]) -> Iterator[Problem]:
     """Yield a warning if the training script built the optimizer, so that deepy's default replaces it."""
-    if "optimizer.type" not in version.draft.values and "optimizer.type" not in added:
+    if "optimizer.type" not in {*version.draft.values, *version.block.removed, *added}:
         what = (
             "the file does not set optimizer.type: your training script builds the optimizer and its schedule, in the "
             f"new file they are deepy's defaults, Adam with lr {DEFAULT_LR} and a linear decay"
@@ -77,7 +89,7 @@ def _missing_optimizer(version: Version, added: Container[str]) -> Iterator[Prob
 
 
 def _missing_model(version: Version, is_whole: bool) -> Iterator[Problem]:
-    values = version.draft.values
+    values = {*version.draft.values, *version.block.removed}
     missing = [each.name for each in REGISTRY.parameters.values() if each.required and each.name not in values]
     if is_whole and not {*values, *version.draft.auto} & {MICRO_BATCH, "train_batch_size"}:
         missing.append(MICRO_BATCH)
@@ -123,6 +135,8 @@ def settings_of(version: Version) -> tuple[dict[str, Setting], list[Change]]:
         if parameter is None:
             continue
         above, behind = _comments(version.block, entry, seen)
+        if normal(key) != parameter.name:
+            changes.append(Change(entry.place, key, parameter.name, "another name of the same key"))
         if parameter.name in version.draft.auto:
             auto = auto_value(parameter.name, version.block.arguments)
             stays = auto.value == AUTO

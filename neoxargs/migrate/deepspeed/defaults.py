@@ -38,6 +38,8 @@ CHANGED: dict[str, tuple[tuple[str, Any], ...]] = {
     "scheduler.params.warmup_max_lr": (("0.0", 0.001), ("0.17.2", None)),
     "fp16.initial_scale_power": (("0.0", 32), ("0.8.0", 16)),
 }
+#: The comment behind a default.
+DEFAULT = "DeepSpeed's default"
 #: The defaults of the optimizers' constructors; None: a type has no such argument or decides itself.
 OPTIMIZER: dict[str, Any] = {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0}
 #: Type -> those that are not the same as in `OPTIMIZER`.
@@ -75,8 +77,8 @@ def version_number(text: str) -> tuple[int, ...]:
 
 def built_by_script(version: Version) -> dict[str, Setting]:
     """Return the optimizer and the schedule that a run has although the JSON has no section for them."""
-    given = {*version.draft.values, *version.draft.auto}
-    return _of_trainer(version) if version.draft.auto else _without_schedule(given)
+    given = {*version.draft.values, *version.draft.auto, *version.block.removed}
+    return _of_trainer(version, given) if version.draft.auto else _without_schedule(given)
 
 
 def absent_settings(text: str, deepspeed: str) -> dict[str, Setting]:
@@ -96,10 +98,9 @@ def _without_schedule(given: Container[str]) -> dict[str, Setting]:
     return {"lr_decay_style": Setting("constant", behind=why), "warmup": Setting(0.0, behind=why)}
 
 
-def _of_trainer(version: Version) -> dict[str, Setting]:
+def _of_trainer(version: Version, given: Container[str]) -> dict[str, Setting]:
     """Return the optimizer and the schedule that Hugging Face's Trainer builds for a file without these sections."""
-    given, arguments = {*version.draft.values, *version.draft.auto}, version.block.arguments
-    built = dict[str, AutoValue]()
+    arguments, built = version.block.arguments, dict[str, AutoValue]()
     if "scheduler.type" not in given:
         built |= {name: argument_value(name, auto, arguments) for name, auto in TRAINER_SCHEDULE.items()}
     if "optimizer.type" not in given:
@@ -111,9 +112,9 @@ def _comment(name: str, deepspeed: str) -> str:
     """Return the comment behind a default, with the version since or before which it holds."""
     later = [since for since, _ in CHANGED.get(name, ())][1:]
     if not later:
-        return "DeepSpeed's default"
+        return DEFAULT
     relation = "before" if version_number(deepspeed) < version_number(later[-1]) else "since"
-    return f"DeepSpeed's default {relation} {later[-1]}"
+    return f"{DEFAULT} {relation} {later[-1]}"
 
 
 def _differences(text: str, deepspeed: tuple[int, ...]) -> Iterator[tuple[str, Any]]:

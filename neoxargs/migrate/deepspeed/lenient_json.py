@@ -52,7 +52,9 @@ class Block:
     """Comments, as line -> (text, whether the line contains nothing else)."""
     warnings: list[Problem] = field(default_factory=list)
     to_do: list[str] = field(default_factory=list)
-    """Comment lines at the top of the new file about values that the document does not contain."""
+    """Comment lines at the top of the new file about what is left to the user."""
+    removed: list[str] = field(default_factory=list)
+    """The parameters whose values a script inserts; the user has to set them."""
     arguments: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Arguments of Hugging Face's Trainer in commands of the document, as name -> (value, line)."""
 

@@ -27,7 +27,9 @@ def without_placeholders(block: Block) -> Block:
     tree = found.rest(block.tree, "")
     to_do = [f"TODO: set {key} ({text} in DeepSpeed's JSON)." for key, text, _ in found.removed]
     warnings = [*block.warnings, *(_problem(*removed) for removed in found.removed)]
-    return replace(block, tree=tree, warnings=warnings, to_do=to_do)
+    parameters = [(REGISTRY.find(key), key) for key, _, _ in found.removed]
+    removed = [parameter.name if parameter else key for parameter, key in parameters]
+    return replace(block, tree=tree, warnings=warnings, to_do=to_do, removed=removed)
 
 
 class _Placeholders:

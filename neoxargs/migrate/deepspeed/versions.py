@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.migrate.as_is.keys import conflict, entries
 from neoxargs.migrate.deepspeed.lenient_json import Block
 from neoxargs.registry import normal
 from neoxargs.resolve import Draft
@@ -98,9 +100,21 @@ def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version
         found = dict.fromkeys(problem for version in offered for problem in version.draft.problems)
         raise Problems([_offer(offered, name), *found])
     version = offered[number - 1 if number else 0]
-    if version.draft.problems:
-        raise Problems(version.draft.problems)
+    if problems := [*version.draft.problems, *both_precisions(entries(version.tree))]:
+        raise Problems(problems)
     return version
+
+
+def both_precisions(found: AnyMapping[str, Entry]) -> Iterator[Problem]:
+    """Yield an error if both fp16 and bf16 are on, which DeepSpeed refuses."""
+    bf16 = "bf16.enabled" if "bf16.enabled" in found else "bfloat16.enabled"
+    if is_true(found.get("fp16.enabled")) and is_true(found.get(bf16)):
+        what = f"fp16.enabled and {bf16} exclude each other, and DeepSpeed refuses them together"
+        yield conflict(what, found[bf16].place, "set one of them to false", [found["fp16.enabled"].place])
+
+
+def is_true(entry: Entry | None) -> bool:
+    return entry is not None and entry.value.to_python() in (True, "true", "True")
 
 
 def _offer(offered: Sequence[Version], name: str) -> Problem:

@@ -257,14 +257,17 @@ def _leave_unread(reading: Reading, option: Option) -> None:
 
 def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
     """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
-    settings, places, problems = heredoc_settings(text, choose)
-    reading.problems += problems
-    if contradiction := _two_precisions(reading, settings, places):
+    settings, places, block = heredoc_settings(text, choose)
+    reading.problems += block.warnings
+    reading.to_do += block.to_do
+    reading.to_write.update(block.removed)
+    if contradiction := _other_precision(reading, settings, places):
         reading.problems.append(contradiction)
         return
     _leave_to_json(reading, settings)
     if "deepspeed" in reading.options:
-        settings = absent_settings(yaml_text(settings), ASSUMED) | settings
+        absent = absent_settings(yaml_text(settings), ASSUMED)
+        settings = {name: each for name, each in absent.items() if name not in block.removed} | settings
     for name, setting in settings.items():
         flag = reading.settings.get(name)
         if flag and flag.value != setting.value:
@@ -276,17 +279,15 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
         reading.settings[name] = setting
 
 
-def _two_precisions(reading: Reading, settings: Mapping[str, Setting], places: Mapping[str, Place]) -> Problem | None:
-    """Return a problem if flags and JSON, or the JSON alone, enable fp16 and bf16. Two flags are refused before."""
-    flags = {name: reading.options[name].place for name in ("fp16", "bf16") if name in reading.options}
-    keys = {name: f"{name}.enabled" for name in ("fp16", "bf16")}
-    on = {name: places.get(key) for name, key in keys.items() if key in settings and settings[key].value is True}
-    if len(flags) == 2 or len(on | flags) < 2:
-        return None
-    places_of = on | flags
-    what = "fp16 and bf16 are both enabled, by the flags or in DeepSpeed's JSON, and exclude each other"
-    also = tuple(filter(None, [places_of["fp16"]]))
-    return Problem(what, places_of["bf16"], "remove one of them", also, id="migrate-flag-value", about=("precision",))
+def _other_precision(reading: Reading, settings: Mapping[str, Setting], places: Mapping[str, Place]) -> Problem | None:
+    """Return a problem if a flag and the JSON enable different precisions."""
+    for flag, key in (("fp16", "bf16.enabled"), ("bf16", "fp16.enabled")):
+        if flag in reading.options and key in settings and settings[key].value is True:
+            what = f"--{flag} and {key} of DeepSpeed's JSON exclude each other"
+            also = tuple(filter(None, [places.get(key)]))
+            place = reading.options[flag].place
+            return Problem(what, place, "remove one of them", also, id="migrate-flag-value", about=("precision",))
+    return None
 
 
 def _leave_to_json(reading: Reading, settings: Mapping[str, Setting]) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import render
@@ -123,6 +126,49 @@ def test_sequence_parallelism_is_a_key_of_deepspeed() -> None:
         {"train_batch_size": 8, "sequence_parallel_size": 2, "data_parallel_size": 2, "bf16": {"enabled": True}}
     )
     assert [problem.what for problem in found.problems if "parallel_size" in problem.what] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        ("WarmupDecayLR", {"warmup_num_steps": 10}),
+        ("WarmupDecayLR", {"total_num_steps": 100}),
+        ("WarmupDecayLR", None),
+        ("WarmupCosineLR", {}),
+        ("OneCycle", {"cycle_min_lr": 0.1}),
+        ("OneCycle", {}),
+        ("OneCycle", {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2}),
+        ("WarmupLR", {}),
+        ("WarmupLR", None),
+        ("LRRangeTest", {}),
+        ("CosineAnnealingLR", {"T_max": 100, "eta_min": 0.1}),
+        ("ExponentialLR", {"gamma": 0.5}),
+        ("ExponentialLR", None),
+    ],
+)
+def test_the_arguments_of_schedules(kind: str, params: dict[str, Any] | None) -> None:
+    """The schedule is built as by DeepSpeed, which looks for other names in torch.optim.lr_scheduler."""
+    section = {"type": kind} | ({} if params is None else {"params": params})
+    engine = SimpleNamespace(scheduler_name=lambda: kind, scheduler_params=lambda: params)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9)
+    try:
+        DeepSpeedEngine._scheduler_from_config(engine, optimizer)
+        refused = False
+    except TypeError:
+        refused = True
+    found = check(with_value("scheduler", section)).problems
+    assert [problem.severity for problem in found] == ["error"] * refused
+    pinned(render(found))
+
+
+def test_arguments_of_schedules_that_are_not_known_yet() -> None:
+    assert (
+        check(with_value("scheduler", {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})).problems == []
+    )
+    text = json.dumps(with_value("scheduler", {"type": "WarmupDecayLR", "params": {"total_num_steps": 987}}))
+    assert check(text.replace("987", "TOTAL_STEPS")).problems == []
+    (problem,) = check(with_value("scheduler", {"type": "WarmupLR", "params": {"T_max": 1}})).problems
+    assert problem.id == "other-program-key"
 
 
 def test_the_sentences() -> None:

@@ -122,6 +122,31 @@ def test_values_that_a_script_inserts_are_left_out() -> None:
     pinned(warnings)
 
 
+OPEN = """{"gradient_clipping": $CLIP, "train_batch_size": 8, "bf16": {"enabled": CONFIG_BF16}, "fp16": {},
+"optimizer": {"type": $OPTIMIZER, "params": {"lr": 1e-4}}, "scheduler": {"type": $SCHEDULE},
+"zero_optimization": {"offload_optimizer": {"device": "$DEVICE"}, "cpu_offload": $OFFLOAD}}"""
+
+
+def test_what_a_script_inserts_gets_neither_a_default_nor_an_empty_section() -> None:
+    result = migrated(OPEN)
+    pinned(result.text)
+    assert [f"# {line}" for line in result.to_do] == [line for line in result.text.splitlines() if "TODO" in line]
+    assert "migrate-optimizer-missing" not in ids(result.problems)
+    given = {"CLIP": "2", "CONFIG_BF16": "true", "OPTIMIZER": "Adam", "SCHEDULE": "WarmupLR", "DEVICE": "cpu"}
+    assert migrated(OPEN, **given, OFFLOAD="false").to_do == []
+
+
+def test_both_precisions_are_refused() -> None:
+    for name in ("bf16", "bfloat16"):
+        pinned(refused(migrated, f'{{"fp16": {{"enabled": true}},\n "{name}": {{"enabled": true}}}}'))
+    assert migrated('{"fp16": {"enabled": true}, "bf16": {"enabled": false}}').text
+
+
+def test_another_name_of_a_key_is_printed() -> None:
+    changes = migrated('{"train_batch_size": 8,\n "aio": {"thread_count": 2}}').changes
+    pinned([str(change) for change in changes if change.before])
+
+
 def test_values_for_what_a_script_inserts() -> None:
     text = migrated("EVERY=9\n" + TEMPLATE.replace('"$Z"', "$Z"), GLOBAL_BATCH="48", Z="2", EVERY="5").text
     assert "train_batch_size: 48\n" in text
@@ -379,6 +404,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().err.endswith("new.yml written\n")
     assert main(["migrate", "ds.json", "-o", "new.yml"]) == 1
     pinned(capsys.readouterr().err, "[output-file-exists]")
+    Path("template.json").write_text('{"train_batch_size": 8, "bf16": {"enabled": CONFIG_BF16}}')
+    assert main(["migrate", "template.json"]) == 1
+    pinned(capsys.readouterr().err, "not complete")
+    assert main(["migrate", "template.json", "--var", "CONFIG_BF16=true"]) == 0
+    capsys.readouterr()
     Path("part.json").write_text('{"num-layers": 4, "save": "x", "save-interval": 5}')
     assert main(["migrate", "part.json"]) == 0
     assert '+{"num-layers": 4, "save": "x", "checkpoint-factor": 5}' in capsys.readouterr().out

@@ -318,6 +318,13 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     pinned(result.problems)
 
 
+def test_unknown_values_of_a_here_document_are_left_to_the_user() -> None:
+    json_text = '{"train_micro_batch_size_per_gpu": 2, "gradient_clipping": $CLIP}'
+    script = f"cat <<EOT > ds.json\n{json_text}\nEOT\npython pretrain_gpt.py {SIZES} --deepspeed_config ds.json"
+    pinned(convert_script(Text("run.sh", script)).to_do)
+    assert convert_script(Text("run.sh", script), {"CLIP": "2"}).to_do == []
+
+
 def test_other_here_documents_are_not_read() -> None:
     text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\n./pretrain_gpt.py --num-layers 3 --deepspeed-config ds.json"
     (problem,) = convert_script(Text("run.sh", text)).problems
