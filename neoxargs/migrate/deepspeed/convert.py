@@ -44,9 +44,10 @@ def convert_version(
     added |= built_by_script(version) if settings and is_whole else {}
     current = _with_current_names(settings | added, version, source)
     if is_whole:
-        absent = absent_settings(current.text, deepspeed or ASSUMED)
-        added |= {name: setting for name, setting in absent.items() if name not in version.block.removed}
-        current = _with_current_names(settings | added, version, source)
+        found = absent_settings(current.text, deepspeed or ASSUMED)
+        if absent := {name: setting for name, setting in found.items() if name not in version.block.removed}:
+            added |= absent
+            current = _with_current_names(settings | added, version, source)
     changes += [change._replace(where=Place(source, 0, 0)) for change in current.changes]
     changes += _additions(added, source, deepspeed)
     without_optimizer = _missing_optimizer(version, added) if is_whole else ()
