@@ -22,7 +22,8 @@ SECRET_NAME = (
 )
 #: The value of a secret in a line of a file, in a sentence or among arguments, which is shown as asterisks.
 SECRET_VALUE = re.compile(
-    rf"""((?:{SECRET_NAME}["']?\s*[:=(]|(?-i:_KEY)=|(?<![\w-])--[\w-]*{SECRET_NAME}(?=\s+[^\s-]))\s*)"""
+    rf"""((?:{SECRET_NAME}["']?\s*[:=(]|(?-i:_KEY)=|(?<![\w-])token=|[{{,]\s*["']?token["']?\s*:"""
+    rf"""|(?<![\w-])--[\w-]*{SECRET_NAME}(?:["']?\s*,|(?=\s+[^\s-])))\s*)"""
     r"""("[^"\n]*"?|'[^'\n]*'?|\[[^\]\n]*\]?|[^\s,}\])]+)""",
     re.IGNORECASE,
 )

@@ -12,15 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from neoxargs.base.files import Text, replacing_all, why_unwritable
-from neoxargs.base.problems import Place, Problem, Problems
+from neoxargs.base.problems import Place, Problem, Problems, without_secrets
 
 BOM = b"\xef\xbb\xbf"
 
 
 def diff(before: Text, after: Text) -> str:
-    """Return a unified diff that `patch` accepts; empty if nothing changes."""
+    """Return a unified diff, empty if nothing changes; `patch` accepts it unless it has secrets, which are masked."""
     lines = difflib.unified_diff(_lines(before.text), _lines(after.text), before.name, after.name, n=2)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return without_secrets(text)
 
 
 def _lines(text: str) -> list[str]:

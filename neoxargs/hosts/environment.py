@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from neoxargs.base.problems import Place
+from neoxargs.base.problems import Place, without_secrets
 from neoxargs.base.shipped import IMPORT_ROOT
 from neoxargs.hosts.launchers.launcher import Launcher
 
@@ -23,7 +23,7 @@ EXPORTED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "LD_LIBRARY", "PATH")
 RELEVANT = re.compile(
     r"NCCL_|TORCH_|PYTORCH_|PYTHON|MASTER_|CUDA_|CUBLAS_|OMP_|DS_|DEEPSPEED_|UCX_|FI_|HF_|WANDB_|COMET_|MLFLOW_|GLOO_|TRITON_"
 )
-SECRET = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
+SECRET = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|HEADERS)", re.IGNORECASE)
 
 
 #: Names that a shell can export. Others could contain commands of a shell.
@@ -41,7 +41,7 @@ class Variable(NamedTuple):
 
     def __str__(self) -> str:
         """Return the value and the origin; a secret value is masked."""
-        value = "***" if SECRET.search(self.name) else self.value
+        value = "***" if SECRET.search(self.name) else without_secrets(self.value)
         advice = f"; not passed on to other hosts; {self.not_passed_on}" if self.not_passed_on else ""
         return f"{value}  ({self.origin}{advice})"
 

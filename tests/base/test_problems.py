@@ -212,6 +212,8 @@ def test_a_secret_is_hidden_in_the_line_the_sentence_and_the_hint(value: str) ->
         "run --wandb-api-key hunter2 --lr 1", "huggingface_hub_token (hunter2)", "hf_token: 12-hunter2",
         f"hf_hunter{'aB' * 14}", f"see ghp_hunter{'a1' * 15}", f"github_pat_hunter_{'a1' * 20}",
         f"'glpat-hunter-{'a1' * 8}'", f"key: sk-proj-hunter-{'A1' * 12}", "xoxb-1234-hunter",
+        "comet_others: [--api-key, hunter2]", "['--hf-token', 'hunter2']", "wandb_team: {token: hunter2}",
+        "num_layers: 3  # token=hunter2",
     ],
 )  # fmt: skip
 def test_a_secret_is_recognised_by_its_name_or_by_its_form(text: str) -> None:

@@ -28,6 +28,18 @@ def test_ranks_on_this_machine_inherit_all_of_the_shell():
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_BASE_URL", "https://me:hunter2@host"), ("NCCL_OTHER", "https://me:hunter2@host"),
+        ("WANDB_HEADERS", '{"Authorization": "hunter2"}'), ("MLFLOW_TRACKING_URI", "https://me:hunter2@host"),
+    ],
+)  # fmt: skip
+def test_secrets_are_masked_by_the_name_of_a_variable_or_within_its_value(name: str, value: str) -> None:
+    found = environment.variables(launcher_named("pdsh"), LOCAL, {name: value}, {})
+    assert name in environment.table(found) and "hunter" not in environment.table(found)
+
+
 def test_other_machines_get_what_deepspeed_exports(env_file):
     left = "; not passed on to other hosts; "
     assert lines(REMOTE, "pdsh") == [

@@ -154,6 +154,15 @@ def test_all_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["fixed"] == []
 
 
+def test_a_diff_shows_no_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.yml").write_text(
+        "comet: {api_key: hunter2, projct: a}\nwandb_host: https://me:hunter2@host\nnum_layer: 2\n"
+    )
+    check("--diff")
+    printed = capsys.readouterr().out
+    assert "+num_layers: 2" in printed and "hunter" not in printed
+
+
 def test_a_diff_that_patch_accepts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.yml").write_text(GOOD + "weight_decy: 0.1")
     assert check("--diff") == 1
