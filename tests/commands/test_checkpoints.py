@@ -233,8 +233,9 @@ def test_latest_may_name_a_checkpoint_that_does_not_exist(root, capsys):
 
 #: Contents of `latest` that are not the name of a checkpoint of the folder.
 WRONG = {
-    "path": b"/etc", "folder itself": b".", "folder above": b"..", "nothing": b"", "not text": b"\xff\xfe", "null": b"\0",
-    "through another": b"global_step200/../global_step100", "beside": b"./global_step100", "within": b"global_step100/x",
+    "path": b"/etc", "folder itself": b".", "folder above": b"..", "nothing": b"", "not text": b"\xff\xfe",
+    "null": b"\0", "through another": b"global_step200/../global_step100", "beside": b"./global_step100",
+    "within": b"global_step100/x",
     "other folder": b"logs", "long": b"x" * 300,
 }  # fmt: skip
 
