@@ -22,7 +22,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest, digest_of
-from neoxargs.processes import interrupts
+from neoxargs.processes import interrupts, streams
 
 #: The YAML file that `deepy import` writes.
 YAML = "model.yml"
@@ -66,9 +66,16 @@ def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Name
     try:
         interrupts.accept()
         work(options)
+        sys.stdout.flush()
     except Problems as problems:
         print(problems, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        return interrupts.reader_gone()
+    except OSError as error:
+        if streams.is_unwritable(error):
+            return streams.unwritable(error)
+        raise
     except KeyboardInterrupt as stop:
         return interrupts.report(stop=stop)
     return 0
