@@ -28,7 +28,7 @@ from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, repor
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
 from neoxargs.commands.command_line import make_parser, parse, parser_of, strip_key_dashes
-from neoxargs.processes import interrupts
+from neoxargs.processes import interrupts, streams
 
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]  train a model
@@ -84,8 +84,22 @@ def program() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    streams.open_closed()
     _tolerate_encoding()
     never_writable_for_all()
+    try:
+        code = _answer(words)
+        sys.stdout.flush()  # an error is reported here, because `program` ignores it
+        return code
+    except BrokenPipeError:
+        return interrupts.reader_gone()
+    except OSError as error:
+        if streams.is_unwritable(error):
+            return streams.unwritable(error)
+        raise
+
+
+def _answer(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(f"usage:\n{USAGE.replace('python deepy.py', called_as())}", end="")
         return 0 if words else 2
@@ -104,15 +118,11 @@ def called_as() -> str:
 def _run_command(words: list[str]) -> int:
     """Run a command or a launch, print its problems and return the exit code."""
     try:
-        code = _find_command(words[0])(words)
-        sys.stdout.flush()  # an error is reported here, because `program` ignores it
-        return code
+        return _find_command(words[0])(words)
     except Problems as problems:
         return _print_problems(problems, words)
     except KeyboardInterrupt as stop:
         return interrupts.report("no rank was running" if words[0].endswith(".py") else "", stop)
-    except BrokenPipeError:
-        return interrupts.reader_gone()
     except OSError as error:  # for example a file name that is too long, or an I/O error
         if not isinstance(error.filename, str):
             raise

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.snapshots import pinned
 
 PACKAGE = ROOT / "neoxargs"
 HEAVY = {"torch", "deepspeed", "megatron", "transformers", "numpy", "tokenizers", "matplotlib", "tensorboard"}
@@ -54,10 +55,41 @@ def test_a_command_ends_after_its_exit_handlers_without_freeing_modules(tmp_path
     assert (first, last) == ("ok", "exit handler")
 
 
+RUN = ["configs/quickstart.yml", "--set", "save=SAVE"]
+COMMANDS = [
+    ["--help"], ["check", *RUN], ["check", *RUN, "--json"], ["explain", "--all", *RUN],
+    ["train.py", *RUN, "--set", "run_dir=SAVE", "--dry-run"],
+    ["data", "--count", "nothing"], ["check", "nothing.yml", "--json"],
+]  # fmt: skip
+
+
+def with_streams(words, tmp_path, redirection):
+    words = [word.replace("SAVE", str(tmp_path / "run")) for word in words]
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "deepy.py", *words]
+    return subprocess.run(shell, cwd=ROOT, env=os.environ, capture_output=True, text=True)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_output_that_cannot_be_written_is_an_error(tmp_path):
-    with open("/dev/full", "w") as full:
-        words = [sys.executable, "deepy.py", "check", "configs/quickstart.yml", "--set", f"save={tmp_path}"]
-        done = subprocess.run(words, cwd=ROOT, env=os.environ, stdout=full, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_output_that_cannot_be_written_is_an_error(words, tmp_path):
+    done = with_streams(words, tmp_path, ">/dev/full")
     assert done.returncode == 1
-    assert "No space left on device" in done.stderr
+    if "nothing" not in words:
+        pinned(done.stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-", "2>&-"])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_closed_stream_is_as_dev_null(words, closed, tmp_path):
+    null = closed.replace("&-", "/dev/null")
+    done, same = with_streams(words, tmp_path, closed), with_streams(words, tmp_path, null)
+    assert (done.returncode, done.stdout, done.stderr) == (same.returncode, same.stdout, same.stderr)
+
+
+def test_a_closed_standard_input_answers_no_question(tmp_path):
+    for iteration in (1, 2):
+        (tmp_path / f"global_step{iteration}").mkdir()
+        (tmp_path / f"global_step{iteration}" / "model.pt").write_bytes(b"x")
+    done = with_streams(["checkpoints", str(tmp_path), "--prune", "1"], tmp_path, "<&-")
+    assert done.returncode == 1
+    pinned(done.stderr, "[prune-needs-yes]")

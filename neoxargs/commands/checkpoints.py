@@ -134,14 +134,13 @@ def _print_warnings(root: Path) -> None:
 
 
 def _warnings(root: Path) -> list[Problem]:
-    name = checkpoint_folder.missing_latest(root)
-    if not name:
+    wrong = checkpoint_folder.wrong_latest(root)
+    if not wrong:
         return []
     place = Place(str(root / checkpoint_folder.LATEST), 0, 0)
     found = checkpoint_folder.newest(root)
     hint = f"a run that loads from this folder continues from {found.name}" if found else ""
-    what = f"this file names the checkpoint {name}, which is not in this folder"
-    return [Problem(what, place, hint, severity="warning", id="latest-checkpoint-missing")]
+    return [Problem(f"this file {wrong}", place, hint, severity="warning", id="latest-checkpoint-missing")]
 
 
 def examine(folder: Path, find_damage: Examine) -> Listed:
@@ -216,7 +215,7 @@ def choose(root: Path, keep: int, verify: Examine) -> Choice:
 
     Checkpoints are verified, the newest first, until there are enough to keep.
     """
-    found, latest, undamaged = checkpoint_folder.newest_first(root), checkpoint_folder.latest(root), 0
+    found, undamaged = checkpoint_folder.newest_first(root), 0
     choice = Choice(line=checkpoint_folder.line(found[0]))
     for folder in found:
         is_needed = undamaged < keep
@@ -224,7 +223,7 @@ def choose(root: Path, keep: int, verify: Examine) -> Choice:
             choice.damage[folder] = damage
         elif is_needed:
             undamaged += 1
-        stays = folder.name == latest or (is_needed and folder not in choice.damage)
+        stays = checkpoint_folder.is_in_latest(folder) or (is_needed and folder not in choice.damage)
         (choice.kept if stays else choice.removed).append(folder)
     return choice
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from neoxargs.base.files import replacing_folder
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest, digest_of
-from neoxargs.processes import interrupts
+from neoxargs.processes import interrupts, streams
 
 #: The YAML file that `deepy import` writes.
 YAML = "model.yml"
@@ -65,9 +66,16 @@ def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Name
     try:
         interrupts.accept()
         work(options)
+        sys.stdout.flush()
     except Problems as problems:
         print(problems, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        return interrupts.reader_gone()
+    except OSError as error:
+        if streams.is_unwritable(error):
+            return streams.unwritable(error)
+        raise
     except KeyboardInterrupt as stop:
         return interrupts.report(stop=stop)
     return 0
@@ -78,6 +86,19 @@ def values_set_by_user(config: Config, without: Collection[str]) -> dict[str, An
     dialect = config.dialect.name if config.dialect else "neox-2026"
     values = {parameter.name: value.value for parameter, value in config.items() if value.source.set_by_user}
     return {"dialect": dialect} | {name: value for name, value in values.items() if name not in (*without, "dialect")}
+
+
+def require_finite(
+    tensor: Tensor, name: str, where: str, hint: str = "set iteration to export an earlier checkpoint"
+) -> Tensor:
+    """Return a tensor; raise Problems if an element is infinite or NaN. where: what the tensor was read from."""
+    # The largest absolute value is infinite or NaN exactly if an element is; `isfinite` would need several copies.
+    numbers = tensor.detach() if tensor.dtype.itemsize > 1 else tensor.float()
+    counts = tensor.is_floating_point() and tensor.numel()
+    if counts and not torch.linalg.vector_norm(numbers, float("inf")).isfinite():
+        what = f"{where}: {name} is infinite or NaN"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-not-finite", about=("load", "iteration")))
+    return tensor
 
 
 def weight_name(module: str, kind: str) -> str:

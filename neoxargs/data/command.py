@@ -37,7 +37,7 @@ from neoxargs.files.token_files.made_from import (
     wrong_prefix,
 )
 from neoxargs.files.tokenizer_folder import folder_of, special_tokens
-from neoxargs.processes import interrupts
+from neoxargs.processes import interrupts, streams
 
 #: Version of the output; increase it when the same text and recipe would give different files.
 FORMAT = 1
@@ -280,6 +280,8 @@ def _print(done: str) -> int:
         print(done, flush=True)
     except BrokenPipeError:  # `deepy data ... | head`
         return interrupts.reader_gone()
+    except OSError as error:
+        return streams.unwritable(error)
     return 0
 
 

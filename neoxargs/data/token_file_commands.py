@@ -29,7 +29,7 @@ from neoxargs.files.token_files.made_from import (
     write_json,
     wrong_prefix,
 )
-from neoxargs.processes import interrupts
+from neoxargs.processes import interrupts, streams
 
 HERE = "--output-prefix"
 
@@ -72,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         return interrupts.reader_gone()
+    except OSError as error:
+        if streams.is_unwritable(error):
+            return streams.unwritable(error)
+        raise
     except KeyboardInterrupt as stop:
         return interrupts.report(f"{options.output_prefix} has not been written" if options.merge else "", stop)
     return 0

@@ -18,6 +18,7 @@ from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.generation.chat import Conversation, chat
 from neoxargs.train.generation.generator import Generator, Sample
 from neoxargs.train.generation.loading import ROWS, for_generation, load_model, make_generator, without_training
+from neoxargs.train.generation.typed import next_line
 from neoxargs.train.process import setup
 from neoxargs.train.process.from_rank0 import FromRank0
 from neoxargs.train.process.mesh import build_mesh, destroy_groups
@@ -82,7 +83,7 @@ def _interactive_prompts(end: str, main: bool) -> Iterator[str]:
 def _read_prompt(end: str) -> str | None:
     print("prompt> ", end="", flush=True)
     text = ""
-    while line := sys.stdin.readline():
+    while line := next_line():
         text += line
         if text.endswith(end):
             return text.removesuffix(end)

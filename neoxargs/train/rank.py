@@ -39,10 +39,12 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
     from neoxargs.processes import failures
     from neoxargs.processes.console_filter import shows_all
     from neoxargs.processes.run_lock import inherited_lock, joined_lock
+    from neoxargs.processes.streams import open_closed
     from neoxargs.processes.supervisor import run_supervised
     from neoxargs.targets.wire_format import parse_rank_arguments
     from neoxargs.train.process import gpu_environment, mpi
 
+    open_closed()
     never_writable_for_all()
     try:
         arguments = parse_rank_arguments(argv)

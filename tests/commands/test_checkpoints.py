@@ -223,13 +223,43 @@ def test_prune_keeps_the_checkpoint_that_latest_names_even_if_it_is_damaged(root
 
 def test_latest_may_name_a_checkpoint_that_does_not_exist(root, capsys):
     (root / "latest").write_text("global_step900")
-    what = f"{root / 'latest'}: warning: this file names the checkpoint global_step900, which is not in this folder"
     for command in ([], ["--prune", "1", "--yes"]):
         main(["checkpoints", str(root), *command])
-        assert what in capsys.readouterr().err
+        pinned(capsys.readouterr().err, "[latest-checkpoint-missing]")
     assert names(root) == ["global_step400"]
     main(["checkpoints", str(root), "--json"])
     assert [each["id"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["latest-checkpoint-missing"]
+
+
+#: Contents of `latest` that are not the name of a checkpoint of the folder.
+WRONG = {
+    "path": b"/etc", "folder itself": b".", "folder above": b"..", "nothing": b"", "not text": b"\xff\xfe",
+    "null": b"\0", "through another": b"global_step200/../global_step100", "beside": b"./global_step100",
+    "within": b"global_step100/x",
+    "other folder": b"logs", "long": b"x" * 300,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_latest_leads_to_is_never_removed(kind, root, capsys):
+    (root / "logs").mkdir()
+    (root / "latest").write_bytes(WRONG[kind])
+    main(["checkpoints", str(root)])
+    pinned(capsys.readouterr().err)
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
+    pinned(capsys.readouterr().err)
+    assert ("global_step100" in names(root)) == (b"global_step100" in WRONG[kind])
+
+
+def test_latest_may_be_a_folder_or_an_absolute_path(root, capsys):
+    (root / "latest").unlink()
+    (root / "latest").mkdir()
+    main(["checkpoints", str(root)])
+    pinned(capsys.readouterr().err)
+    (root / "latest").rmdir()
+    (root / "latest").write_text(str(root / "global_step100"))
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 0
+    assert names(root) == ["global_step100", "global_step400"]
 
 
 def of_run(root: Path, iteration: int, run: str, start: int, version: int = checkpoint_folder.FORMAT) -> None:

@@ -243,8 +243,8 @@ def skipped_checkpoints(config: Config, chosen: Path | None) -> Iterator[Problem
     folder = config.checkpoint.load
     if not folder or chosen is None or config.training.iteration is not None:  # chosen by hand
         return
-    if named := checkpoint_folder.missing_latest(Path(folder)):
-        yield _skipped(config, f"the file `latest` points to {named}, which does not exist", chosen)
+    if wrong := checkpoint_folder.wrong_latest(Path(folder)):
+        yield _skipped(config, f"the file `latest` {wrong}", chosen)
     # Those that come before the chosen one, in the order in which they are tried.
     for candidate in takewhile(lambda candidate: candidate != chosen, checkpoint_folder.newest_first(Path(folder))):
         damage = checkpoint_folder.damage(candidate)

@@ -14,7 +14,7 @@ from torch import Tensor
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.convert import imported
-from neoxargs.convert.folder import YAML, values_set_by_user, write_digests
+from neoxargs.convert.folder import YAML, require_finite, values_set_by_user, write_digests
 from neoxargs.convert.huggingface.family import Family
 from neoxargs.convert.huggingface.forms import Sizes
 from neoxargs.convert.huggingface.peft_format import (
@@ -61,11 +61,12 @@ def write(
     """Write an adapter folder. base: the model's folder or its name on the Hub, if it is known."""
     from safetensors.torch import save_file
 
+    def read(name: str) -> Tensor:
+        return require_finite(saved.full_tensor(name), f"the weight {name}", f"load ({saved.folder})")
+
     tensors: dict[str, Tensor] = {}
     for matrix in matrices(config, family):
-        ours = {
-            part: Pair(*(saved.full_tensor(matrix.weight(part, x)) for x in "AB")) for part in matrix.target.adapted
-        }
+        ours = {part: Pair(*(read(matrix.weight(part, x)) for x in "AB")) for part in matrix.target.adapted}
         for name, pair in to_theirs(matrix, ours, sizes).items():
             # Copies, because safetensors refuses tensors that share memory: `to_theirs` returns views, and one A for
             # several modules.
@@ -91,6 +92,8 @@ class PeftFolder:
             what = f"{source} cannot be read as adapters in peft's format: {error}"
             raise Problems(Problem(what, id="adapters-unreadable")) from error
         self._require_supported()
+        for name, tensor in self.tensors.items():
+            require_finite(tensor, f"the weight {name}", str(source / WEIGHTS), hint="")
 
     @cached_property
     def modules(self) -> dict[str, Pair]:
@@ -202,9 +205,17 @@ class Merged:
         # A soft prompt, which is added to the model and merged into nothing.
         self.beside = {name for name in adapters.slices if not is_adapter(name)}
         self.slices, self.dtype = {*base.slices, *self.beside}, base.dtype
-        self.complete, self.groups, self.loss_scale = False, adapters.groups, adapters.loss_scale
+        self.complete = False
         self.common = adapters.common
         self.targets = {target.module: target for target in targets(config)}
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return self.adapters.groups
+
+    @property
+    def loss_scale(self) -> dict[str, Any]:
+        return self.adapters.loss_scale
 
     def shape(self, name: str) -> list[int]:
         return (self.adapters if name in self.beside else self.base).shape(name)

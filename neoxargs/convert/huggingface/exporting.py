@@ -18,7 +18,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.programs import Script
 from neoxargs.base.request import Request
 from neoxargs.config.config import Config
-from neoxargs.convert.folder import exit_code, output_folder, weight_name, write_digests
+from neoxargs.convert.folder import exit_code, output_folder, require_finite, weight_name, write_digests
 from neoxargs.convert.huggingface import FAMILIES, adapters, tokens
 from neoxargs.convert.huggingface.family import Family, Piece
 from neoxargs.convert.huggingface.forms import Sizes
@@ -75,11 +75,19 @@ class Export(NamedTuple):
             specs += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
         return specs
 
-    def tensors(self, piece: Piece) -> list[Tensor]:
-        """Read a weight and return it in the form of theirs, in the order of `piece.theirs`."""
+    def tensors(self, piece: Piece) -> Iterator[Tensor]:
+        """Read a weight and yield it in the form of theirs, in the order of `piece.theirs`.
+
+        Raises Problems if it is infinite or NaN, in the checkpoint or as `dtype`.
+        """
         # For an export in fp32, the optimizer's fp32 weights are more precise than the model's own.
         master = self.dtype == torch.float32 and self.saved.complete
-        return piece.form.to_theirs(self.saved.full_tensor(piece.ours, master=master), self.sizes)
+        where, name = f"load ({self.saved.folder})", f"the weight {piece.ours}"
+        whole = require_finite(self.saved.full_tensor(piece.ours, master=master), name, where)
+        dtype = next(name for name, each in DTYPES.items() if each == self.dtype)
+        hint = "use --dtype bfloat16 or --dtype float32, which have larger numbers"
+        for part in piece.form.to_theirs(whole, self.sizes):
+            yield require_finite(part.to(self.dtype), f"as {dtype}, {name}", where, hint)
 
     def _name(self, module: str, kind: str) -> str:
         # The output layer is outside of the module that holds all others.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neoxargs.base.problems import Problem, Problems, listed, similar_folders
 from neoxargs.convert import imported
-from neoxargs.convert.folder import YAML, exit_code, output_folder, require_undamaged, weight_name
+from neoxargs.convert.folder import YAML, exit_code, output_folder, require_finite, require_undamaged, weight_name
 from neoxargs.convert.huggingface import adapters, exporting, peft_format, tokens
 from neoxargs.convert.huggingface.configuration import ImportedModel, read
 from neoxargs.convert.huggingface.family import Piece
@@ -74,13 +74,16 @@ class Import:
 
     def tensor(self, piece: Piece) -> Tensor:
         """Return a weight in our form; raise Problems if the shapes of their tensors do not match config.json."""
-        parts = [self.reader.read(self.names[name]) for name in piece.theirs]
+        parts = [self._part(self.names[name]) for name in piece.theirs]
         try:
             return piece.form.to_ours(parts, self.sizes).contiguous()
         except RuntimeError as error:  # torch raises it for shapes that do not match
             shapes = "shape" if len(piece.theirs) == 1 else "shapes"
             what = f"{self.reader.folder}: config.json does not match the {shapes} of {listed(piece.theirs, 'and')}"
             raise Problems(Problem(what, id="huggingface-weight-shape")) from error
+
+    def _part(self, name: str) -> Tensor:
+        return require_finite(self.reader.read(name), f"the weight {name}", str(self.reader.where[name]), hint="")
 
     def _pieces(self) -> Iterator[Piece]:
         values = self.model.values

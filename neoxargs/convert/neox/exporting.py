@@ -19,6 +19,7 @@ from torch import Tensor
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
+from neoxargs.convert.folder import require_finite
 from neoxargs.facts.model import vocabulary_rows, weights_of_layers
 from neoxargs.facts.optimizers import state_type
 from neoxargs.files.neox_checkpoint.contents import SCHEDULE
@@ -187,6 +188,8 @@ class _Writer:
             return torch.zeros(width) if state or target.name.endswith("bias") else torch.ones(width)
         # master: with optimizer state, the fp32 weights that belong to it.
         full = self.saved.full_tensor(target.ours, state, master=self.has_optimizer and not state)
+        name = f"the optimizer state {state} of {target.ours}" if state else f"the weight {target.ours}"
+        require_finite(full, name, f"load ({self.saved.folder})")
         # A copy: a slice would be saved with the whole tensor.
         return self._slice(target, full, rank, state).clone(memory_format=torch.contiguous_format)
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import Tensor
 
 from neoxargs.base.problems import Problem, Problems, render
 from neoxargs.checks.checkpoint.neox import neox_checkpoint
 from neoxargs.config.config import Config
 from neoxargs.convert import imported
-from neoxargs.convert.folder import YAML, values_set_by_user
+from neoxargs.convert.folder import YAML, require_finite, values_set_by_user
 from neoxargs.convert.imported import Imported
 from neoxargs.data.meter import Meter
 from neoxargs.facts.lr_schedule import LearningRateCurve
@@ -72,17 +73,24 @@ def write(config: Config, weights: NeoxWeights, files: Sequence[Path], folder: P
     # GPT-NeoX stores fewer values of a schedule than deepy; the configuration has the others.
     common["lr_scheduler"] = schedule_state(curve, common["lr_scheduler"], common["iteration"])
     optimizer = partial(_optimizer, weights) if weights.complete else None
-    source = Imported(common, weights.dtype, list(weights.slices), weights.full_tensor, optimizer)
+    source = Imported(common, weights.dtype, list(weights.slices), partial(_finite, weights), optimizer)
     with Meter(sum(map(weights.size, weights.slices)), "reading GPT-NeoX's checkpoint") as meter:
         imported.write(source, config, folder, meter.advance)
 
 
+def _finite(weights: NeoxWeights, name: str, state: str = "", master: bool = False) -> Tensor:
+    """Return a weight or one of its optimizer states; raise Problems if an element is infinite or NaN."""
+    what = f"the optimizer state {state} of {name}" if state else f"the weight {name}"
+    hint = "pass --iteration N to import an earlier checkpoint"
+    return require_finite(weights.full_tensor(name, state, master=master), what, str(weights.folder), hint)
+
+
 def _optimizer(weights: NeoxWeights, names: Sequence[str]) -> dict[str, Any]:
     """Return the optimizer file of some weights."""
-    masters = [weights.full_tensor(name, master=True).flatten() for name in names] if weights.optimizer.masters else []
+    masters = [_finite(weights, name, master=True).flatten() for name in names] if weights.optimizer.masters else []
     states = {
         number: {
-            state: weights.full_tensor(name, state).flatten() if value is None else value
+            state: _finite(weights, name, state).flatten() if value is None else value
             for state, value in weights.states(name).items()
         }
         for number, name in enumerate(names)

@@ -22,7 +22,7 @@ from neoxargs.data.text_files import JSON_LINES
 from neoxargs.data.tokenizer import BUILDERS
 from neoxargs.files.builtin_chat_templates import BUILT_IN
 from neoxargs.files.token_files.made_from import wrong_prefix
-from neoxargs.processes import interrupts
+from neoxargs.processes import interrupts, streams
 
 
 def parser() -> argparse.ArgumentParser:
@@ -98,6 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:  # `deepy data --chat ... | head`
         return interrupts.reader_gone()
+    except OSError as error:
+        if streams.is_unwritable(error):
+            return streams.unwritable(error)
+        raise
     except KeyboardInterrupt as stop:
         return interrupts.report(f"{args.output_prefix} has not been written", stop)
     return 0

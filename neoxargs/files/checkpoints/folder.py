@@ -48,6 +48,8 @@ WRITING = ".writing-"
 REMOVING = ".removing-"
 #: The most bytes of a file of a checkpoint other than weights and optimizer state.
 MAX_BYTES = 1 << 30
+#: The most characters of a wrong name in `latest` that are shown.
+NAME_SHOWN = 80
 #: Files that only deepy writes: which file holds which weight.
 INVENTORIES = "layout-*.json"
 
@@ -140,8 +142,8 @@ def newest_first(folder: Path) -> list[Path]:
     First the one that `latest` names with those before it (`line`), then the others, the last iteration first.
     """
     found = list(reversed(checkpoints(folder)))
-    named = folder / (latest(folder) or LATEST)  # LATEST is not the name of any checkpoint
-    first = line(named) if named in found else []
+    name = latest(folder)
+    first = next((line(named) for named in found if named.name == name), [])
     return [*first, *(other for other in found if other not in first)]
 
 
@@ -172,10 +174,31 @@ def line(checkpoint: Path) -> list[Path]:
     return found
 
 
-def missing_latest(folder: Path) -> str:
-    """Return the name in `latest` if there is no such checkpoint, "" otherwise."""
-    name = latest(folder)
-    return name if name and not (folder / name).is_dir() else ""
+def wrong_latest(folder: Path) -> str:
+    """Return what is wrong with `latest`, as words that follow its name; "" if it names a checkpoint of the folder."""
+    try:
+        text = read_regular(folder / LATEST, MAX_BYTES)
+    except OSError as error:
+        exists = os.path.lexists(folder / LATEST)
+        return f"cannot be read ({(error.strerror or str(error)).lower()})" if exists else ""
+    name = text.decode(errors="backslashreplace").strip()
+    known = name in {path.name for path in checkpoints(folder)}
+    # GPT-NeoX's published checkpoints have other names.
+    plain = name not in ("", "..") and name == Path(name).name and os.path.isdir(folder / name)
+    if known or (plain and next((folder / name).glob("*.pt"), None)):
+        return ""
+    shown = repr(name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}...")
+    return f"names {shown}, which is not the name of a checkpoint in this folder" if name else "is empty"
+
+
+def is_in_latest(checkpoint: Path) -> bool:
+    """Whether `latest` names a checkpoint of its folder, or as a path leads to it or into it."""
+    try:
+        text = read_regular(checkpoint.with_name(LATEST), MAX_BYTES).strip()
+        named = Path(checkpoint.parent, os.fsdecode(text)).resolve()
+    except (OSError, ValueError, RuntimeError):  # not a path; RuntimeError: links in a circle
+        return False
+    return checkpoint.resolve() in (named, *named.parents)
 
 
 def newest(folder: Path) -> Path | None:

@@ -12,6 +12,7 @@ from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import TokenizerOptions
 from neoxargs.files import chat_templates
 from neoxargs.train.generation.generator import Generator, Sample
+from neoxargs.train.generation.typed import next_line
 from neoxargs.train.process.from_rank0 import FromRank0
 
 RESET = "/reset"
@@ -89,9 +90,9 @@ class _Stream:
 
 def _read() -> str | None:
     """Return the next message, without spaces around it; None at the end of the input."""
-    asks = sys.stdin.isatty()
+    asks = sys.stdin is not None and sys.stdin.isatty()
     print("> " if asks else "", end="", flush=True)
-    line = sys.stdin.readline()
+    line = next_line()
     if not line and asks:
         print(flush=True)  # after Ctrl-D
     return line.strip() if line else None

@@ -18,17 +18,20 @@ from neoxargs.checks import all as checks
 from neoxargs.config.config import Config
 from neoxargs.convert import imported
 from neoxargs.convert.folder import exit_code
-from neoxargs.convert.huggingface import FAMILIES, exporting, importing, safetensors, tokens
+from neoxargs.convert.huggingface import FAMILIES, adapters, exporting, importing, peft_format, safetensors, tokens
 from neoxargs.convert.huggingface.configuration import read
 from neoxargs.convert.huggingface.safetensors import INDEX, Reader, Spec, Writer
 from neoxargs.convert.imported import Imported
+from neoxargs.convert.neox import exporting as gpt_neox
 from neoxargs.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.resolve import resolve
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.lora.adapters import attach, is_adapter
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from tests.support.paths import CONFIGS
+from tests.support.refused import ids, refused
 from tests.support.small_gpt import randomised, small
 from tests.support.snapshots import pinned
 
@@ -246,6 +249,52 @@ class TestCheckpoints:
         assert self.what(more) == f"{here}: {rows}\n  = {hint}"
 
 
+class TestNotFinite:
+    """Weights that are infinite or NaN are neither exported nor imported."""
+
+    def spoilt(self, folder: Path, number: float, **changes: Any) -> Config:
+        """A checkpoint in which one element of one weight is this number."""
+        config, gpt = saved(folder / "before", **changes)
+        if config.lora.rank:
+            attach({"": gpt}, config, Weights())
+        weights = {name: weight.detach().clone() for name, weight in gpt.named_parameters()}
+        if config.lora.rank:
+            weights = {name: weight for name, weight in weights.items() if is_adapter(name)}
+        name = next((name for name in weights if name.endswith(".B")), "layers.1.mlp.dense_4h_to_h.weight")
+        weights[name][3, 2] = number
+        config = small(tokenizer_type="ByteLevelTokenizer", load=str(folder / "run"), **changes)
+        source = Imported({"iteration": 7}, torch.float32, list(weights), weights.__getitem__)
+        imported.write(source, config, folder / "run", advance=lambda size: None)
+        return config
+
+    @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+    def test_export(self, tmp_path: Path, number: float) -> None:
+        config = self.spoilt(tmp_path, number, **ROTARY)
+        pinned(refused(exported, config, tmp_path / "hf"))
+        neox = refused(gpt_neox.write, config, exporting.weights(config), tmp_path / "neox")
+        assert ids(neox) == ["checkpoint-not-finite"]
+
+    def test_too_large_for_the_type(self, tmp_path: Path) -> None:
+        config = self.spoilt(tmp_path, 1e6, **ROTARY)
+        pinned(refused(exported, config, tmp_path / "hf", dtype=torch.float16))
+        exported(config, tmp_path / "bf16", dtype=torch.bfloat16)
+
+    def test_adapters(self, tmp_path: Path) -> None:
+        config = self.spoilt(tmp_path, float("nan"), **ROTARY, **{"lora.rank": 4, "lora.alpha": 8.0})
+        family, weights = exporting.choose_family(config), exporting.weights(config)
+        found = refused(adapters.write, config, weights, family, exporting.sizes_of(config, 0), tmp_path, None)
+        base = saved(tmp_path / "base", **ROTARY)[0]
+        merged = adapters.Merged(config, exporting.weights(base), weights)
+        export = exporting.prepare(config, merged, family)
+        (tmp_path / "hf").mkdir()
+        pinned([*found, *refused(exporting.write, export, tmp_path / "hf")])
+
+    def test_import_of_adapters(self, tmp_path: Path) -> None:
+        save_file({"base_model.model.x.lora_A.weight": torch.tensor([[float("nan")]])}, tmp_path / peft_format.WEIGHTS)
+        (tmp_path / peft_format.CONFIG).write_text('{"peft_type": "LORA"}')
+        pinned(refused(adapters.PeftFolder, tmp_path))
+
+
 class TestImport:
     """Import of a folder as transformers 4 writes it."""
 
@@ -344,6 +393,13 @@ class TestImport:
         value = "layers.0.self_attn.v_proj.weight"
         expected = f"FOLDER: config.json does not match the shapes of {names} and {value}"
         assert expected in self.told(theirs, capsys)
+
+    @pytest.mark.parametrize("number", [float("nan"), float("inf")])
+    def test_weights_that_are_not_finite(self, theirs: Path, capsys: pytest.CaptureFixture[str], number: float) -> None:
+        tensors = load_file(theirs / "model.safetensors")
+        tensors["gpt_neox.layers.1.attention.dense.bias"][5] = number
+        save_file(tensors, theirs / "model.safetensors")
+        pinned(self.told(theirs, capsys))
 
     def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "model.safetensors").write_bytes(b"no")

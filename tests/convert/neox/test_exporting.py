@@ -127,6 +127,17 @@ def test_straight_to_a_hugging_face_folder(tmp_path: Path, name: str, architectu
     assert torch.equal(value, run.weights["output.weight"][:257])
 
 
+@pytest.mark.parametrize("of", ["weights", "moments"])
+def test_numbers_that_are_not_finite_are_not_imported(tmp_path: Path, capsys: Any, of: str) -> None:
+    _, run = theirs(tmp_path, "pythia")
+    tensors = run.weights if of == "weights" else run.moments["exp_avg"]
+    tensors["layers.1.mlp.dense_4h_to_h.weight"][2, 3] = float("nan")
+    write(run, tmp_path / "spoilt" / "global_step3")
+    words = [str(tmp_path / "spoilt"), "--config", str(tmp_path / "my.yml"), "--to", str(tmp_path / "ours")]
+    assert importing.main(words) == 1 and not (tmp_path / "ours").exists()
+    pinned(capsys.readouterr().err, "[checkpoint-not-finite]")
+
+
 def test_a_dry_run_lists_and_writes_nothing(tmp_path: Path, capsys: Any) -> None:
     theirs(tmp_path, "llama")
     before = sorted(tmp_path.rglob("*"))

@@ -18,6 +18,7 @@ from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generate import generate, prompts
+from neoxargs.train.generation.chat import _read
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, padded
 from neoxargs.train.generation.loading import for_generation, load_model, make_generator, without_training
 from neoxargs.train.losses.cross_entropy import Loss
@@ -389,6 +390,19 @@ class TestPrompts:
         monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo"))
         assert list(prompts(Generation(text_gen_type="interactive", prompt_end=""), True)) == ["one\n", "two"]
         assert capsys.readouterr().out.startswith("prompt> ")
+
+    @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+    def test_typed_bytes_that_are_no_text(self, monkeypatch, errors) -> None:
+        """Python's errors="surrogateescape" is for locales such as C."""
+        interactive = Generation(text_gen_type="interactive")
+        for program in (lambda: list(prompts(interactive, True)), lambda: [_read(), _read()]):
+            stdin = io.TextIOWrapper(io.BytesIO(b"alpha\nbeta\xff\n"), "utf-8", errors=errors)
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert program() == ["alpha", "beta\ufffd"]
+
+    def test_a_closed_standard_input_is_empty(self, monkeypatch) -> None:
+        monkeypatch.setattr("sys.stdin", None)
+        assert list(prompts(Generation(text_gen_type="interactive"), True)) == [] and _read() is None
 
     @pytest.mark.parametrize(
         ("options", "told"),
