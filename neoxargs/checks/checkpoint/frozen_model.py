@@ -136,6 +136,10 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
     if base is not None and base.differs_from(record) and not new_run:
         what = f"the adapters in {checkpoint} were trained with the model in {record.folder}, not with {base.folder}"
         hint = f"set base_checkpoint to {record.folder}, or set finetune: true to train the adapters for {base.folder}"
+        if base.folder == record.folder:
+            what = f"the adapters in {checkpoint} were trained with the model in {base.folder}, which has changed since"
+            hint = "restore that model from a copy, or set base_checkpoint to one; or set finetune: true to train the "
+            hint += "adapters for the model that is there now"
         place = config.place("base_checkpoint") or config.place("load")
         yield Problem(what, place, hint, id="base-checkpoint-differs", about=("base_checkpoint", "load"))
 

@@ -71,6 +71,15 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     assert found(f"{LORA}base_checkpoint: {other}\n")[0][0] == "checkpoint-other-model"
 
 
+def test_a_model_that_was_replaced_in_its_folder_is_said_to_have_changed(tmp_path: Path) -> None:
+    model, adapters = tmp_path / "model", tmp_path / "adapters"
+    checkpoint(model)
+    checkpoint(adapters, model, **SAVED)
+    checkpoint(model, seed=3)
+    pinned(problems(f"{LORA}load: {adapters}\n"))
+    assert found(f"{LORA}load: {adapters}\nfinetune: true\nbase_checkpoint: {model}\n") == []
+
+
 def test_a_change_since_both_checkpoints_is_reported_once(tmp_path: Path) -> None:
     model, adapters = tmp_path / "model", tmp_path / "adapters"
     checkpoint(model, hidden_size=128, tokenizer_type="CharLevelTokenizer")
