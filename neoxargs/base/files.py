@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +65,8 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
         raise
     finally:
         for left in (*parts, *kept):
-            left.unlink(missing_ok=True)
+            with suppress(OSError):  # a read-only file system refuses this too, also for a file that does not exist
+                left.unlink(missing_ok=True)
 
 
 def _give_second_name(path: Path, other: Path) -> None:
@@ -95,14 +96,15 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 def why_unwritable(folder: Path) -> str:
     """Return why an existing or future folder cannot be written to; empty if it can."""
-    parent = nearest_existing(folder)
-    if not parent.is_dir():
-        return f"{parent} is a file, not a folder"
+    parent, folder = nearest_existing(folder), folder.absolute()
+    broken = [path for path in (folder, *folder.parents) if os.path.islink(path) and not os.path.exists(path)]
+    if broken or not parent.is_dir():
+        return f"{broken[0]} is a symbolic link that leads nowhere" if broken else f"{parent} is a file, not a folder"
     if os.statvfs(parent).f_flag & os.ST_RDONLY:
         return f"the file system of {parent} is read-only"
     if not os.access(parent, os.W_OK | os.X_OK):
         return f"this user has no permission to write to {parent}"
-    if max(len(os.fsencode(part)) for part in folder.absolute().parts) > os.pathconf(parent, "PC_NAME_MAX"):
+    if max(len(os.fsencode(part)) for part in folder.parts) > os.pathconf(parent, "PC_NAME_MAX"):
         return f"a name in this path is longer than the file system of {parent} allows"
     # /proc and /sys are writable for root by their permissions, but files cannot be created there
     if not os.statvfs(parent).f_blocks:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neoxargs.base.files import replacing_folder
+from neoxargs.base.files import replacing_folder, why_unwritable
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -31,10 +31,12 @@ YAML = "model.yml"
 @contextmanager
 def output_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder to write to (`replacing_folder`). Raises Problems if `folder` exists or is not writable."""
-    if folder.exists():
+    if os.path.exists(folder):
         what = f"--to ({folder}) already exists"
         hint = "choose a different folder, or remove this one"
         raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
+    if why := why_unwritable(folder):
+        raise Problems(Problem(f"--to ({folder}) cannot be written: {why}", id="output-folder-unwritable"))
     try:
         with replacing_folder(folder) as part:
             yield part

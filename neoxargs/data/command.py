@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.data import mask_before, text_files
 from neoxargs.data.encode import Recipe, encode, stored_type
+from neoxargs.data.in_use import locked
 from neoxargs.data.meter import Meter
 from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.data.parallel import worker_count
@@ -251,11 +252,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         delimiter = mask_before.parse(args.mask_before_token) if args.mask_before_token else ()
         if delimiter:
             refuse_other_files(label_prefix(prefix))
-        if not existing:
-            warn_of_left_out(texts)
-        summary = existing or build(texts, recipe, prefix, args.workers)
-        if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
-            mask_before.write(prefix, delimiter, summary.fingerprint)
+        if existing and (not delimiter or mask_before.is_up_to_date(prefix, delimiter, existing.fingerprint)):
+            summary = existing  # also in a folder that this user cannot write to
+        else:
+            with locked(prefix, wait=args.if_missing):
+                # Again: another command may have written the files meanwhile.
+                existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
+                summary = existing or _built(texts, recipe, prefix, args.workers)
+                if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
+                    mask_before.write(prefix, delimiter, summary.fingerprint)
     except Problems as problems:
         print(as_flags(str(problems)), file=sys.stderr)
         return 1
@@ -266,6 +271,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         done = summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter))
     return _print(done)
+
+
+def _built(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None) -> Summary:
+    warn_of_left_out(texts)
+    return build(texts, recipe, prefix, workers)
 
 
 def warn_of_left_out(texts: Sequence[str], endings: tuple[str, ...] = text_files.FOLDER_ENDINGS) -> None:

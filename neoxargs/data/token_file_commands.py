@@ -18,6 +18,7 @@ import numpy as np
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.text import format_bytes
+from neoxargs.data.in_use import locked
 from neoxargs.data.meter import Meter
 from neoxargs.files.token_files import checksums, index, labels, rewards
 from neoxargs.files.token_files import writer as indexed
@@ -185,6 +186,11 @@ def merge(prefixes: Sequence[str], output: Path) -> None:
     ]
     if problems:
         raise Problems(problems)
+    with locked(output):
+        _merge(prefixes, inputs, output)
+
+
+def _merge(prefixes: Sequence[str], inputs: Sequence[Sequence[str]], output: Path) -> None:
     refuse_other_files(output)
     with ExitStack() as stack:
         total = sum(Path(name + ".bin").stat().st_size for names in inputs for name in names)

@@ -2,6 +2,7 @@
 
     run_dir/run.lock     who holds the folder; removed when the run ends
     save/run.lock        the same, if checkpoints are written to another folder
+    PREFIX.lock          who writes this token file
 
 The lock is created by linking a complete file to its name, which is atomic on NFS too. All processes of the run hold it
 together: deepy, whose descriptor its child processes inherit (`kernel_lock.py`), and the supervisor of every rank,
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import signal
@@ -35,8 +37,10 @@ from neoxargs.processes import kernel_lock
 from neoxargs.processes.interrupts import delayed
 from neoxargs.processes.process_tree import HIDDEN, start_time
 
-#: Beginning of the name of the file whose creator may replace a dead lock; the token of that lock follows.
-GUARD = f".{HOLDER_FILE}.after-"
+#: Between the name of a lock and its token in the name of the file whose creator may replace it when it is dead.
+AFTER = ".after-"
+#: Beginning of the name of this file for the lock of a folder.
+GUARD = f".{HOLDER_FILE}{AFTER}"
 #: Seconds that the processes of a killed run have to notice that, and to end.
 ENDING = 10.0
 #: Beginning of `Holder.launch` of a deepy that starts the ranks; otherwise, rank 0 holds the lock.
@@ -187,7 +191,8 @@ def locked_folders(config: Config) -> dict[str, Path]:
     """Return the folders that a run writes to, by the parameter that names them, each folder once."""
     folders = {"run_dir": config.logging.run_dir, "save": config.checkpoint.save}
     # Reversed twice, so that the first of two parameters with the same folder names it.
-    by_path = {Path(folder).resolve(): name for name, folder in reversed(folders.items()) if folder}
+    # os.path.realpath, because Path.resolve raises for symbolic links in a circle.
+    by_path = {Path(os.path.realpath(folder)): name for name, folder in reversed(folders.items()) if folder}
     return {name: path for path, name in reversed(by_path.items())}
 
 
@@ -256,6 +261,20 @@ def lock_folder(folder: Path, environ: Mapping[str, str]) -> RunLock:
     return RunLock(me, [path]).hold()
 
 
+def lock_token_file(prefix: Path, environ: Mapping[str, str]) -> RunLock:
+    """Take the lock of a token file that a command is about to write; raises Problems and OSError."""
+    me, path = Holder.of_this_process(environ), prefix.with_name(f"{prefix.name}.lock")
+    try:
+        _take(path, me, break_lock=False)
+    except _Held as held:
+        what, ways = _refusal(f"--output-prefix ({prefix})", held, "command", "these files")
+        hint = listed([*ways, "choose a different --output-prefix"])
+        raise Problems(Problem(what, hint=hint, id="data-file-in-use")) from None
+    except OSError as error:  # of a file with a random name
+        raise OSError(error.errno, error.strerror, str(prefix)) from error
+    return RunLock(me, [path]).hold()
+
+
 def inherited_lock(config: Config) -> RunLock | None:
     """Return the locks that this process took before it became another program, None if it holds none."""
     # A process keeps its number and start time when it executes another program.
@@ -317,19 +336,19 @@ def release(holder: Holder, paths: list[Path]) -> None:
                 path.unlink()
 
 
-def _refusal(folder: str, held: _Held) -> tuple[str, list[str]]:
-    """Return why a folder cannot be used, and the ways out."""
+def _refusal(name: str, held: _Held, kind: str = "run", what_for: str = "this folder") -> tuple[str, list[str]]:
+    """Return why a folder or file cannot be used, and the ways out. kind: of program that holds it."""
     holder = held.holder
-    what = f"{folder} is in use: {_named(holder)}"
+    what = f"{name} is in use: {_named(holder, kind)}"
     if held.left is not None:
         numbers = " ".join(map(str, held.left))
         what += f" has ended, but {f'its processes {numbers}' if numbers else 'other processes of it'} still run"
         return what, ["wait until they end", *([f"stop them (kill {numbers})"] if numbers else [])]
-    since, ways = "", ["wait until that run ends"]
+    since, ways = "", [f"wait until that {kind} ends"]
     if holder is not UNKNOWN:
         since = f" since {_time(holder.since)}"
         ways.append(f"stop it (kill {holder.pid} on {holder.host})")
-    what += f" has been writing to this folder{since} and was last active {max(0, round(held.age))} s ago"
+    what += f" has been writing to {what_for}{since} and was last active {max(0, round(held.age))} s ago"
     return what, ways
 
 
@@ -338,8 +357,8 @@ def taken_over(by: Holder) -> str:
     return f"{_named(by)} has taken over this run's folder (--break-lock), so this run ended without saving"
 
 
-def _named(holder: Holder) -> str:
-    return "an unknown run" if holder is UNKNOWN else f"the run of process {holder.pid} on {holder.host}"
+def _named(holder: Holder, kind: str = "run") -> str:
+    return f"an unknown {kind}" if holder is UNKNOWN else f"the {kind} of process {holder.pid} on {holder.host}"
 
 
 def _time(since: float) -> str:
@@ -378,7 +397,8 @@ def _own_file(path: Path, me: Holder) -> Iterator[Path]:
         own.write_text(json.dumps(asdict(me)), encoding="utf-8")
         yield own
     finally:
-        own.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a read-only file system, which says so above
+            own.unlink(missing_ok=True)
 
 
 def _link(own: Path, target: Path) -> bool:
@@ -416,18 +436,19 @@ def _replace(path: Path, dead: Holder, me: Holder, own: Path, break_lock: bool) 
     # Two runs may find the same dead lock. Whoever links a file to the name of the dead holder's guard may replace its
     # lock. That name is never given twice, not even if the guard's own run was killed: its successor needs the guard
     # that is named after it. So no run can remove the guard of a live one, which it believed to be that of a dead one.
-    guard = path.with_name(f"{GUARD}{dead.token}")
+    beginning = f".{path.name}{AFTER}"
+    guard = path.with_name(f"{beginning}{dead.token}")
     while not _link(own, guard):
         by = read(guard) or UNKNOWN
         if not (break_lock or _is_dead(by, guard, me, own)):
             return False
-        guard = path.with_name(f"{GUARD}{by.token}" if by.token else f"{guard.name}+")
+        guard = path.with_name(f"{beginning}{by.token}" if by.token else f"{guard.name}+")
     present = read(path)
     if present is None or present.token != dead.token:
         guard.unlink(missing_ok=True)
         return False
     own.rename(path)  # replaces it in one step: no third run can create a lock in between
-    for used in path.parent.glob(f"{GUARD}*"):
+    for used in path.parent.glob(f"{glob.escape(beginning)}*"):
         used.unlink(missing_ok=True)
     return True
 

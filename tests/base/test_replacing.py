@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from neoxargs.files.token_files import writer
 from neoxargs.runs.lockfile import write_lock
 from neoxargs.train.batches.samples import gpt_neox
 from tests.support.configure import configure
+from tests.support.refused import refused
+from tests.support.snapshots import pinned
 
 
 def _token_file(folder: Path, number: int) -> None:
@@ -67,6 +71,23 @@ def interrupt_renames(then: Callable[[], None]) -> None:
 
 def ctrl_c() -> None:
     raise KeyboardInterrupt
+
+
+def test_the_error_that_comes_out_is_that_of_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only file system also refuses to remove files that do not exist."""
+    monkeypatch.setattr(os, "unlink", Mock(side_effect=OSError(errno.EROFS, "read-only")))
+    with pytest.raises(KeyError), replacing_all([tmp_path / "a", tmp_path / "b"]):
+        raise KeyError
+
+
+def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("a", "b/in it", "n" * 300, "n" * 250):
+        [problem] = refused(output_folder(tmp_path / name).__enter__)
+        assert problem.id == "output-folder-unwritable"
+    pinned(refused(output_folder(tmp_path / "a").__enter__))
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", WRITERS)

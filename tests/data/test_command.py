@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,10 +20,13 @@ import pytest
 import zstandard
 
 from neoxargs.base.problems import Problems, render
-from neoxargs.data import command, encode, parallel, text_files
+from neoxargs.data import command, encode, parallel, text_files, token_file_commands
+from neoxargs.data.chat import command as chat_command
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.token_files import writer as indexed
+from tests.support.finetuning import token_file
+from tests.support.paths import ROOT
 from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
@@ -257,7 +261,7 @@ class TestWholeOrNotAtAll:
             "data.json",
         ]
 
-    @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, 0), (signal.SIGKILL, 1)])
+    @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, 0), (signal.SIGKILL, 2)])
     def test_a_killed_build_leaves_nothing_under_the_final_names(self, tmp_path, how, left) -> None:
         """A pipe as input keeps the build waiting for text until it is killed."""
         pipe = tmp_path / "x.jsonl"
@@ -268,18 +272,19 @@ class TestWholeOrNotAtAll:
             "import sys; from pathlib import Path; from neoxargs.data import command, text_files\n"
             "text_files.find = lambda texts: [Path(t) for t in texts]\nsys.exit(command.main(sys.argv[1:]))"
         )
+        (tmp_path / "out").mkdir()
         arguments = [regular, pipe, "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", tmp_path / "out/data"]
         process = subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
         try:
-            self.wait_for(lambda: (tmp_path / "out").exists() and any((tmp_path / "out").iterdir()))
+            self.wait_for(lambda: any((tmp_path / "out").glob(".data.bin.*.part")))
             process.send_signal(how)
             process.wait(timeout=200)
         finally:
             process.kill()
             process.wait()
         names = [p.name for p in (tmp_path / "out").iterdir()]
-        assert len(names) == left and all(name.endswith(".part") for name in names)
-        command.build([str(regular)], BYTES, tmp_path / "out" / "data")
+        assert len(names) == left and all(name.endswith((".part", ".lock")) for name in names)
+        assert command.main([str(regular), *map(str, arguments[2:])]) == 0
         assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
             "data.bin",
             "data.checksums.json",
@@ -297,6 +302,65 @@ class TestWholeOrNotAtAll:
         monkeypatch.setattr(parallel, "_work", leave)
         with pytest.raises(BrokenProcessPool, match="terminated abruptly"):
             list(encode.encode([text_files.Raw("x", 0, 1)], BYTES, workers=2))
+
+
+HOLD = (
+    "import sys; from pathlib import Path; from neoxargs.data.in_use import locked\n"
+    + """\
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+)
+
+
+class TestTwoCommandsAtOnce:
+    WORDS = ("x.txt", "--tokenizer-type=ByteLevelTokenizer", "--output-prefix=data")
+
+    @pytest.fixture
+    def other(self, tmp_path, monkeypatch):
+        """Another process that writes `data`."""
+        monkeypatch.chdir(tmp_path)
+        Path("x.txt").write_text("text")
+        Path("x.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+        token_file(Path("a"), [[1, 2]])
+        words, environ = [sys.executable, "-c", HOLD, "data"], {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "held\n"
+            yield process
+            process.kill()
+
+    @pytest.mark.parametrize(
+        ("main", "words"),
+        [
+            (command.main, WORDS),
+            (chat_command.main, ("x.jsonl", *WORDS[1:])),
+            (token_file_commands.main, ("--merge", "a", WORDS[-1])),
+        ],
+    )
+    def test_the_second_one_is_refused(self, other, capsys, main, words) -> None:
+        assert main([*words]) == 1
+        shown = capsys.readouterr().err.replace(f"{other.pid} on {os.uname().nodename}", "PID on HOST")
+        pinned(re.sub(r"since .{19} and was last active [0-9]+ s", "since TIME and was last active 0 s", shown))
+        assert sorted(path.name for path in Path().glob("*data*")) == ["data.lock"]
+        assert command.main([*self.WORDS[:-1], "--output-prefix=other"]) == 0
+
+    def test_a_killed_one_is_not_in_the_way(self, other) -> None:
+        other.kill()
+        other.wait()
+        assert Path("data.lock").exists() and command.main([*self.WORDS]) == 0
+        assert indexed.exists(Path("data")) and not Path("data.lock").exists()
+
+    def test_a_run_that_tokenises_text_waits_for_the_files(self, other, capsys, monkeypatch) -> None:
+        def finish(_seconds: float) -> None:
+            command.build(["x.txt"], BYTES, Path("data"))
+            other.communicate("")
+
+        monkeypatch.setattr("neoxargs.data.in_use.time", Mock(sleep=finish))
+        assert command.main([*self.WORDS, "--if-missing"]) == 0
+        shown = capsys.readouterr()
+        assert shown.err.startswith("waiting: --output-prefix (data) is in use: ")
+        assert shown.out.startswith("data is up to date: ")
 
 
 class TestProblems:
@@ -332,6 +396,24 @@ class TestProblems:
         monkeypatch.setattr("os.replace", Mock(side_effect=full))
         pinned(refused(command.build, [str(self.folder / "x.txt")], BYTES, self.folder / "out" / "data"))
         assert list((self.folder / "out").iterdir()) == []
+
+    def test_a_name_that_is_too_long(self, capsys) -> None:
+        (self.folder / "x.txt").write_text("text")
+        for length in (300, 249):
+            words = [f"{self.folder}/x.txt", "--tokenizer-type=ByteLevelTokenizer"]
+            assert command.main([*words, f"--output-prefix={self.folder}/new/{'n' * length}"]) == 1
+            assert "cannot be written: File name too long [data-not-writable]" in capsys.readouterr().err
+            assert os.listdir(self.folder) == ["x.txt"]
+
+    def test_a_read_only_file_system(self, capsys, monkeypatch) -> None:
+        (self.folder / "x.txt").write_text("text")
+        read_only = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
+        words = [f"{self.folder}/x.txt", "--tokenizer-type=ByteLevelTokenizer"]
+        with monkeypatch.context() as planted:
+            planted.setattr("os.unlink", read_only)
+            planted.setattr(Path, "write_text", read_only)
+            assert command.main([*words, f"--output-prefix={self.folder}/data"]) == 1
+        pinned(capsys.readouterr().err)
 
     def test_a_prefix_that_ends_in_a_slash(self, capsys) -> None:
         (self.folder / "x.txt").write_text("text")

@@ -130,3 +130,15 @@ def test_a_truncated_file_gets_no_checksum(capsys: pytest.CaptureFixture[str]) -
         [problem] = json.loads(capsys.readouterr().out)["problems"]
         assert (problem["id"], problem["what"].partition(":")[0]) == ("data-file-damaged", "d/a")
     assert not Path("d/a.checksums.json").exists()
+
+
+@pytest.mark.parametrize("command", ["--verify", "--count"])
+@pytest.mark.parametrize(("at", "value"), [(18, 2**60), (18, 2**64 - 1), (26, 2**60)])
+def test_numbers_that_no_index_can_hold(command: str, at: int, value: int, capsys: pytest.CaptureFixture[str]) -> None:
+    token_file(Path("a"), [[1, 2], [3, 4]])
+    Path("a.checksums.json").unlink()
+    index = bytearray(Path("a.idx").read_bytes())
+    struct.pack_into("<Q", index, at, value)
+    Path("a.idx").write_bytes(index)
+    assert main([command, "a"]) == 1
+    pinned(capsys.readouterr().err)

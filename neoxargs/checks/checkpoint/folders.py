@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def unread_checkpoint(config: Config) -> Iterator[Problem]:
 
 
 def _same_folder(one: str, other: str) -> bool:
-    return Path(one).resolve() == Path(other).resolve()
+    return os.path.realpath(one) == os.path.realpath(other)  # Path.resolve raises for links in a circle
 
 
 def _last_iteration(folder: Path) -> int | None:

@@ -47,7 +47,9 @@ from neoxargs.files.token_files.index import (
     Tokenised,
     begins_with_label,
     largest_of_type,
+    size_of,
     some_ids,
+    some_lengths,
     tokenised_by,
 )
 from neoxargs.files.token_files.sources import (
@@ -197,7 +199,7 @@ def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[
     absent = _absent(prefix)
     if not absent:
         # The record first: it tells which of the two files is damaged.
-        damage = changes(prefix, limit).problems or list(_mismatched(config, name, prefix))
+        damage = changes(prefix, limit).problems or list(_mismatched(config, name, prefix, limit))
         damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
         yield from damage or _other_content(config, name, prefix)
         return
@@ -211,8 +213,12 @@ def _absent(prefix: str) -> list[str]:
     return [suffix for suffix in SUFFIXES if not os.path.isfile(prefix + suffix)]
 
 
-def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
-    """Compare the sizes of both files with the index, whose last sequence gives the size of the .bin file."""
+def _mismatched(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
+    """Compare the sizes of both files with the index, whose last sequence gives the size of the .bin file.
+
+    So does the sum of the lengths, which may not be what the last sequence says; of an index with more than `limit`
+    bytes of lengths, it is not computed, and a file of another program is among those that `unread` names.
+    """
     idx, size = Path(prefix + ".idx"), Path(prefix + ".bin").stat().st_size
     with idx.open("rb") as file:
         head = file.read(HEADER.size)
@@ -224,8 +230,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
             yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
             return
         _, _, code, count, ends = HEADER.unpack(head)
-        # Of each sequence a 4-byte length and an 8-byte offset, of each document an 8-byte number.
-        expected = HEADER.size + 12 * count + 8 * ends
+        expected = size_of(count, ends)
         if idx.stat().st_size < expected:
             what = (
                 f"{name}: {idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
@@ -241,6 +246,8 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         file.seek(HEADER.size + 12 * count - 8)
         (begin,) = struct.unpack("<q", file.read(8))
     expected = begin + length * ITEM_SIZES[code]
+    if size == expected and 4 * count <= limit:
+        expected = sum(some_lengths(prefix, count)) * ITEM_SIZES[code]
     if size != expected:
         what = f"{name}: {prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
         hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"

@@ -6,6 +6,7 @@ The checkpoint has no optimizer state. GPT-NeoX's checkpoints are imported by co
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -250,7 +251,7 @@ def _import(options: argparse.Namespace) -> None:
         raise Problems(Problem(what, hint=hint, id="nothing-to-import"))
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}
-    source, final = Import(options.source), options.to.resolve()
+    source, final = Import(options.source), Path(os.path.realpath(options.to))
     with output_folder(final) as folder:
         write(source, named or tokens.tokenizer_parameters(options.source), folder, final)
     print(f"imported {options.source} ({source.model.family.architecture}) to {options.to / YAML}")
@@ -263,7 +264,7 @@ def _import_adapters(options: argparse.Namespace) -> None:
         raise Problems(Problem(what, hint=hint, id="adapters-without-model"))
     given = resolve(options.config, options.set, gpus=1)
     family, source = exporting.choose_family(given), adapters.PeftFolder(options.source)
-    final = options.to.resolve()
+    final = Path(os.path.realpath(options.to))
     with output_folder(final) as folder:
         adapters.read(source, given, family, exporting.sizes_of(given, 0), folder, final)
     print(f"imported the adapters in {options.source} ({family.architecture}) to {options.to / YAML}")
@@ -277,7 +278,7 @@ def _import_neox(options: argparse.Namespace, contents: Contents) -> None:
     if options.dry_run:
         print("\n".join(gpt_neox.listing(config, weights)))
         return
-    final = options.to.resolve()
+    final = Path(os.path.realpath(options.to))
     with output_folder(final) as folder:
         if options.format == "huggingface":
             export = exporting.prepare(config, weights, exporting.choose_family(config))

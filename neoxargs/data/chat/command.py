@@ -16,6 +16,7 @@ from neoxargs.data.chat.build import build, up_to_date
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.command import as_flags, warn_of_left_out
 from neoxargs.data.encode import Recipe
+from neoxargs.data.in_use import locked
 from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.data.python_functions import SOURCES
 from neoxargs.data.text_files import JSON_LINES
@@ -111,12 +112,17 @@ def _run(args: argparse.Namespace) -> None:
     recipe = _recipe(args)
     texts, prefix = [*args.texts, *inputs(args)], Path(args.output_prefix)
     started = time.perf_counter()
-    summary = up_to_date(texts, recipe, prefix) if args.if_missing else None
-    if summary:
+    summary, sample = up_to_date(texts, recipe, prefix) if args.if_missing else None, None
+    if not summary:
+        with locked(prefix, wait=args.if_missing):
+            # Again: another command may have written the files meanwhile.
+            summary = up_to_date(texts, recipe, prefix) if args.if_missing else None
+            if not summary:
+                warn_of_left_out([name for name in texts if name not in SOURCES], JSON_LINES)
+                summary, sample = build(texts, recipe, prefix, args.workers)
+    if sample is None:
         done = f"{prefix} is up to date: {summary.conversations:,} conversations, written with the same options"
     else:
-        warn_of_left_out([name for name in texts if name not in SOURCES], JSON_LINES)
-        summary, sample = build(texts, recipe, prefix, args.workers)
         style = report.TERMINAL if sys.stdout.isatty() else report.PLAIN
         statistics = report.summary_text(summary, args.output_prefix, time.perf_counter() - started)
         done = f"{report.sample_text(sample, style)}\n{statistics}"

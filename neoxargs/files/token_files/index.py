@@ -32,6 +32,11 @@ MAX_RECORD = 1 << 24
 IGNORED = -100
 
 
+def size_of(sequences: int, ends: int) -> int:
+    """Return the bytes of an index: of each sequence a 4-byte length and an 8-byte offset, of each end 8 bytes."""
+    return HEADER.size + 12 * sequences + 8 * ends
+
+
 class TokenFile(Record):
     """An open token file."""
 
@@ -158,7 +163,7 @@ def damage(prefix: str) -> str:
         if len(head) < HEADER.size or not head.startswith(MAGIC):
             return f"is not a Megatron index, which starts with {MAGIC[:7].decode()}"
         _, _, code, count, ends = HEADER.unpack(head)
-        if os.fstat(file.fileno()).st_size < HEADER.size + 12 * count + 8 * ends:
+        if os.fstat(file.fileno()).st_size < size_of(count, ends):
             return "is truncated"
         lengths, offsets = np.fromfile(file, "<i4", count), np.fromfile(file, "<i8", count)
         documents = np.fromfile(file, "<i8", ends)
@@ -242,6 +247,7 @@ def _lengths(idx: Path, types: Mapping[int, str]) -> tuple[str, NDArray[Any]] | 
         head = file.read(HEADER.size)
         if len(head) < HEADER.size or not head.startswith(MAGIC):
             return None
-        _, _, code, count, _ = HEADER.unpack(head)
-        lengths: NDArray[Any] = np.fromfile(file, "<i4", count)
-    return (types[code], lengths) if code in types and len(lengths) == count else None
+        _, _, code, count, ends = HEADER.unpack(head)
+        if code not in types or os.fstat(file.fileno()).st_size < size_of(count, ends):
+            return None
+        return types[code], np.fromfile(file, "<i4", count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ def refuse_other_files(*prefixes: Path) -> None:
             id="data-record-exists",
         )
         for prefix in prefixes
-        if sidecar(prefix).exists() and not _is_record(sidecar(prefix))
+        if os.path.exists(sidecar(prefix)) and not _is_record(sidecar(prefix))
     ]
     if problems:
         raise Problems(problems)

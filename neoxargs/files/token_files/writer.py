@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from neoxargs.base.files import replacing
 from neoxargs.files.checkpoints.checksums import ChecksumFile, Digest
 from neoxargs.files.token_files import checksums
-from neoxargs.files.token_files.index import HEADER, MAGIC
+from neoxargs.files.token_files.index import HEADER, MAGIC, size_of
 from neoxargs.files.token_files.made_from import writing
 
 VERSION = 1
@@ -121,16 +121,16 @@ def damage(prefix: Path) -> str:
             return f"{idx_path} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
         _, version, code, sequences, documents = HEADER.unpack(header)
         width = {code: np.dtype(stored).itemsize for stored, code in CODES.items()}.get(code, 0)
-        lengths = idx.read(4 * sequences)
+        expected, size = size_of(sequences, documents), idx_path.stat().st_size
+        # A damaged number may be larger than what memory could hold.
+        lengths = idx.read(4 * sequences) if size >= expected else b""
     if version != VERSION or not width:
         known = " or ".join(f"{code} ({stored.__name__})" for stored, code in CODES.items())
         return (
             f"{idx_path} has version {version} and token type {code}, but must have version {VERSION} and type {known}"
         )
-    expected = HEADER.size + 12 * sequences + 8 * documents
-    if idx_path.stat().st_size < expected:
-        return f"{idx_path} is truncated: it has {idx_path.stat().st_size} bytes, but should have {expected}"
-    # Only now: numpy refuses a buffer that ends within a number.
+    if size < expected:
+        return f"{idx_path} is truncated: it has {size} bytes, but should have {expected}"
     expected = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64)) * width
     if bin_path.stat().st_size != expected:
         return f"{bin_path} has {bin_path.stat().st_size} bytes, but should have {expected} according to its index"

@@ -130,6 +130,16 @@ def test_check_reports_folders_that_the_run_cannot_write_to(capsys):
     assert "log_dir (file/logs): " in shown and "tensorboard_dir (file/tb): " in shown
 
 
+def test_links_in_a_circle_are_no_folder(capsys, started):
+    Path("a").symlink_to("b")
+    Path("b").symlink_to("a")
+    for words in (["--set", "save=a"], ["--set", "load=a"], ["--set", "save=a", "--set", "load=b"]):
+        for command in ("check", "train.py"):
+            assert main([command, "a.yml", *words]) == 1
+            pinned(capsys.readouterr().err, "[folder-not-writable]" if "save=a" in words else "[checkpoint-missing]")
+    assert not started
+
+
 @pytest.mark.parametrize(("more", "lost"), [
     (["train_iters=25"], []), (["train_iters=50"], ["global_step40"]),
     (["train_iters=25", "keep_last_n_checkpoints=1"], ["global_step40"]),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,25 @@ def test_token_files_that_do_not_belong_together(tmp_path, name, size):
     (tmp_path / "tokens.checksums.json").unlink()  # as of a file of another program
     os.truncate(tmp_path / f"tokens.{name}", size)
     pinned(missing_files(config(data_path=str(tmp_path / "tokens"))))
+
+
+@pytest.mark.parametrize(
+    ("at", "kind", "value"),
+    [(34, "<i", 5), (34, "<i", -4), (18, "<q", 2**60), (18, "<Q", 2**64 - 1)],
+)
+def test_an_index_that_contradicts_itself(tmp_path, monkeypatch, at, kind, value):
+    """The length of the first of two sequences, and the number of sequences."""
+    with indexed.new_file(tmp_path / "tokens", np.uint16) as writer:
+        writer.add(np.arange(10, dtype=np.uint16), [4, 6], [True, True])
+    (tmp_path / "tokens.checksums.json").unlink()  # as of a file of another program
+    index = bytearray((tmp_path / "tokens.idx").read_bytes())
+    struct.pack_into(kind, index, at, value)
+    (tmp_path / "tokens.idx").write_bytes(index)
+    made = config(data_path=str(tmp_path / "tokens"))
+    pinned(missing_files(made))
+    monkeypatch.setattr(data_files, "READ_AT_MOST", 7)  # two lengths have 8 bytes
+    assert bool(missing_files(made)) == (at != 34)
+    assert data_files.unread(made) == {str(tmp_path / "tokens"): len(index) + 20}
 
 
 def test_labels_in_place_of_text(tmp_path):
