@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from neoxargs.base.problems import Problems
+from neoxargs.base.problems import Problems, sentence
 from neoxargs.files.token_files.made_from import writing
 from neoxargs.processes.run_lock import RunLock, lock_token_file
 
@@ -43,6 +43,6 @@ def _waited(prefix: Path) -> RunLock:
             return lock_token_file(prefix, os.environ)
         except Problems as held:
             if not told:
-                print(f"waiting: {held.problems[0].what}", file=sys.stderr, flush=True)
+                print(f"waiting: {sentence(held.problems[0])}", file=sys.stderr, flush=True)
             told = True
             time.sleep(AGAIN)
