@@ -24,6 +24,8 @@ class Evidence:
     asked_to_stop: bool = False
     killed_because: str = ""
     """Why the supervisor killed the rank; empty if it did not."""
+    lock_lost: bool = False
+    """Whether it did so because another run has taken over the run's folder: then the run must not go on."""
     left_early: bool = False
     """Whether the process ended with exit code 0 in the middle of its work."""
 

@@ -262,6 +262,8 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
         Cause.TIMED_OUT,
     ):  # only these print a traceback
         record["console"] = _console()
+    if evidence.lock_lost:  # a problem, after which the run is not restarted
+        exit_code, record["explained"], record["problem"] = 1, True, "run-folder-in-use"
     failure = RankFailure(rank, socket.gethostname(), time.time(), exit_code, **record)
     unfinished, _ = _reserved_files(logs, rank)
     _write_in_place(unfinished, asdict(failure))

@@ -137,6 +137,13 @@ class RunLock:
         by_deepy = self.holder.launch.startswith(BY_DEEPY)
         return by_deepy and self.holder.machine == this_machine() and self.holder.ended
 
+    def lost_now(self) -> Holder | None:
+        """Return the run that has taken one of the locks over, also since the last touch; None if none has."""
+        for holder in map(read, self.paths):
+            if holder and holder is not UNKNOWN and holder.token != self.holder.token:
+                self.lost = holder
+        return self.lost
+
     def hold(self) -> RunLock:
         """Take part in the system's lock on each file; processes that start from now on do so too."""
         for path in self.paths:

@@ -85,10 +85,12 @@ def run_supervised(
         code, peak = supervisor.wait(file)
     left_early = code == 0 and not watch.finished and not exits_early
     if code or left_early:
-        killed_because = supervisor.killed_because()
-        evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop, killed_because, left_early)
+        killed_because, lost = supervisor.killed_because(), bool(lock and lock.lost)
+        kills = count_memory_kills() - kills
+        evidence = Evidence(peak, kills, supervisor.asked_to_stop, killed_because, lost, left_early)
         code = code or 1
         failures.record_failure(folder, rank, code, evidence)
+        code = 1 if lost else code
     failures.release_files(folder, rank)
     if code < 0:
         end_by_signal(-code)

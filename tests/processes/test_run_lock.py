@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import pytest
 from neoxargs.base.problems import Problems, render
 from neoxargs.base.request import HOLDER_FILE
 from neoxargs.config.config import Config
+from neoxargs.launch.command.command import Command
+from neoxargs.launch.start.run import start
 from neoxargs.processes import run_lock
 from neoxargs.processes.run_lock import Holder, RunLock, lock_run, read
 from tests.support.configure import configure
@@ -211,6 +214,35 @@ def test_a_broken_lock_ends_the_run_that_held_it(tmp_path, said, monkeypatch):
     with lock_run(run, os.environ, said.append, break_lock=True) as second:
         assert read(tmp_path / "run" / HOLDER_FILE) == second.holder
     pinned(said)
+
+
+#: What the supervisor of a rank does that has found the lock of another run; that run may have ended since.
+NOTICES = """
+import json
+from pathlib import Path
+from neoxargs.processes import failures
+from neoxargs.processes.exit_codes import Evidence
+logs, path = Path("{logs}"), Path("{folder}", "run.lock")
+path.write_text(json.dumps(json.loads(path.read_text()) | dict(token="other")))
+if not {there}:
+    path.unlink()
+failures.reserve_files(logs, 0)
+failures.record_failure(logs, 0, -9, Evidence(0, killed_because="another run has taken over", lock_lost=True))
+raise SystemExit(1)
+"""
+
+
+def test_a_rank_that_notices_a_broken_lock_first_ends_the_run_with_1_and_without_restarts(tmp_path, said):
+    """Whether deepy sees the lock of the other run, or that run has ended and removed it again."""
+    for there in (True, False):
+        logs, folder = tmp_path / f"logs {there}", tmp_path / f"run {there}"
+        logs.mkdir()
+        with lock_run(config(folder), os.environ, said.append) as lock:
+            words = (sys.executable, "-c", NOTICES.format(logs=str(logs), folder=str(folder), there=there))
+            ended = start(Command(words, {}), os.environ, said.append, logs=logs, lock=lock)
+        assert ended == (1, False, False)
+    here = rf"process \d+ on {re.escape(socket.gethostname())}|on {re.escape(socket.gethostname())}\b"
+    pinned([re.sub(here, "HERE", line) for line in said if "taken over" in line])
 
 
 def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):

@@ -88,8 +88,9 @@ def start(
         run.close()
     if run.received:  # even if the ranks saved a checkpoint: a script must not continue as after a full run
         return Ended(128 + run.received, asked=True)
-    if lock and lock.lost:
-        say(taken_over(lock.lost))
+    # Looked at again: a rank may have ended because it noticed before this process did.
+    if lock and (lost := lock.lost_now()):
+        say(taken_over(lost))
         return Ended(1)
     # Ranks of other hosts may outlive the launcher by some seconds and write their records then.
     if remote and logs and returncode:
