@@ -218,18 +218,18 @@ def a_loss_averaged_per_shard() -> None:
 
 
 def no_gradient_from_other_shards() -> None:
-    from neoxargs.train.parallel import communicate
+    from neoxargs.train.model import attention
 
-    right = communicate._Exchange.backward
+    right = attention.heads_to_positions
 
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        if not ctx.to_heads:
-            return right(ctx, gradient)
-        own = [torch.zeros_like(part) for part in gradient.chunk(ctx.axis.size, dim=1)]
-        own[ctx.axis.rank] = gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank]
-        return right(ctx, torch.cat(own, dim=1))
+    def of_own_shard(x: Tensor, axis: Any) -> Tensor:
+        y = right(x, axis)
+        if y.requires_grad:
+            is_own = torch.arange(axis.size).repeat_interleave(y.shape[1] // axis.size) == axis.rank
+            y.register_hook(lambda gradient: gradient * is_own[:, None, None])
+        return y
 
-    communicate._Exchange.backward = staticmethod(backward)
+    attention.heads_to_positions = of_own_shard
 
 
 def router_losses_of_each_shard() -> None:

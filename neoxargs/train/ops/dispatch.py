@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from neoxargs.registry.moe import Moe
-from neoxargs.train.autograd import apply
+from neoxargs.train.autograd import apply, linear
 
 #: Major version of the compute capability.
 HOPPER = 9
@@ -125,7 +125,7 @@ class RowsOfTokens(NamedTuple):
 
     def copies(self, tokens_TD: Tensor) -> Tensor:
         """Return a row for each pair of a token and an expert, (R, D)."""
-        return apply(_Copies, tokens_TD, self)
+        return linear(tokens_TD, lambda x: x.index_select(0, self.token), self.sums)
 
     def weighted_sums(self, outputs_RD: Tensor, weights_R: Tensor) -> Tensor:
         """Return each token's sum of weight x output over its experts, (T, D)."""
@@ -134,17 +134,6 @@ class RowsOfTokens(NamedTuple):
     def sums(self, rows_RD: Tensor) -> Tensor:
         """Return the sum of each token's rows, (T, D). Has no gradient."""
         return functional.embedding_bag(self.row, rows_RD, self.first, mode="sum")
-
-
-class _Copies(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tokens_TD: Tensor, rows: RowsOfTokens) -> Tensor:
-        ctx.rows = rows
-        return tokens_TD.index_select(0, rows.token)
-
-    @staticmethod
-    def backward(ctx: Any, gradient_RD: Tensor) -> tuple[Tensor, None]:
-        return ctx.rows.sums(gradient_RD), None
 
 
 class _WeightedSums(torch.autograd.Function):

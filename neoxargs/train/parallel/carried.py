@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from neoxargs.facts.context import rows_of_rank
-from neoxargs.train.autograd import apply
+from neoxargs.train.autograd import apply, linear
 from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.process.collectives import gather
 
@@ -44,9 +44,16 @@ def inputs_before(x: Tensor, count: int, own: Positions) -> Tensor:
 
     Collective over the ranks of `own`.
     """
-    before = apply(_Before, x[:, -count:], own)
+
+    def of_row_before(x: Tensor) -> Tensor:
+        return _own(_later(_of_all_chunks(x, own)), own)
+
+    def of_row_after(gradient: Tensor) -> Tensor:
+        return _own(_later(_of_all_chunks(gradient, own).flip(1)).flip(1), own)
+
+    before = linear(x[:, -count:], of_row_before, of_row_after)
     while before.shape[1] < count:  # a row is shorter, and those before the last one are read as well
-        before = apply(_Before, torch.cat((before, x), 1)[:, -count:], own)
+        before = linear(torch.cat((before, x), 1)[:, -count:], of_row_before, of_row_after)
     return before
 
 
@@ -57,17 +64,6 @@ def carried(ends: Tensor, decays: Tensor, own: Positions) -> Tensor:
     remain after it; the last dimension is that of `ends`, or 1. Collective over the ranks of `own`.
     """
     return apply(_Carried, ends, decays, own)
-
-
-class _Before(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Positions) -> Tensor:
-        ctx.own = own
-        return _own(_later(_of_all_chunks(x, own)), own)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _own(_later(_of_all_chunks(gradient, ctx.own).flip(1)).flip(1), ctx.own), None
 
 
 class _Carried(torch.autograd.Function):

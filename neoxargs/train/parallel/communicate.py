@@ -11,6 +11,7 @@ contiguous, and its other mappings need CUDA.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,15 +20,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from neoxargs.train.autograd import apply
+from neoxargs.train.autograd import apply, linear
 from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.process.collectives import all_reduce, all_to_all, gather, start_scatter, start_sum
 from neoxargs.train.process.mesh import Axis
 
+#: A function of a rank's tensor that communicates over an axis.
+_OfRanks = Callable[[Tensor, Axis], Tensor]
+
 
 def copy_to_ranks(x: Tensor, axis: Axis) -> Tensor:
     """Return x, of any shape; its gradient is the sum of all ranks' gradients."""
-    return x if axis.size == 1 else apply(_Copy, x, axis)
+    return _communicated(x, axis, lambda x, axis: x.view_as(x), _summed)
 
 
 def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
@@ -37,17 +41,17 @@ def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
 
 def gather_sequence(x: Tensor, axis: Axis) -> Tensor:
     """Gather the sequence: (B, S / ranks, …) -> (B, S, …). Gradients are summed and scattered."""
-    return x if axis.size == 1 else apply(_Gather, x, axis)
+    return _communicated(x, axis, _gathered, _scattered)
 
 
 def gather_replicated(x: Tensor, axis: Axis) -> Tensor:
     """`gather_sequence` for a tensor that every rank uses in the same way, so that each has its full gradient."""
-    return x if axis.size == 1 else apply(_GatherReplicated, x, axis)
+    return _communicated(x, axis, _gathered, _own_shard)
 
 
 def reduce_scatter_sequence(x: Tensor, axis: Axis) -> Tensor:
     """Return this rank's shard of the sum of x over the ranks: (B, S, …) -> (B, S / ranks, …)."""
-    return apply(_Scatter, x, axis)
+    return _communicated(x, axis, _scattered, _gathered)
 
 
 def enter_region(x: Tensor, tensor: Axis, sequence: Axis) -> Tensor:
@@ -73,18 +77,27 @@ def gather_positions(x: Tensor, own: Positions) -> Tensor:
 
     The gradient of a rank's positions is multiplied by the number of ranks, over which gradients are then averaged.
     """
-    return x if own.context.size == 1 else own.in_order(apply(_GatherPositions, x, own.context))
+
+    def of_own(gradient: Tensor, axis: Axis) -> Tensor:
+        return _own_shard(gradient, axis) * axis.size
+
+    return x if own.context.size == 1 else own.in_order(_communicated(x, own.context, _gathered, of_own))
 
 
 def positions_to_heads(x: Tensor, axis: Axis) -> Tensor:
     """Exchange the heads of this rank's positions for its share of the heads: (B, S / ranks, N, …) -> (B, S, N / ranks,
     …), as in DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509)."""
-    return x if axis.size == 1 else apply(_Exchange, x, axis, True)
+    return _communicated(x, axis, _to_heads, _to_positions)
 
 
 def heads_to_positions(x: Tensor, axis: Axis) -> Tensor:
     """Undo `positions_to_heads`: (B, S, N / ranks, …) -> (B, S / ranks, N, …)."""
-    return x if axis.size == 1 else apply(_Exchange, x, axis, False)
+    return _communicated(x, axis, _to_positions, _to_heads)
+
+
+def _communicated(x: Tensor, axis: Axis, function: _OfRanks, transposed: _OfRanks) -> Tensor:
+    """Return `function` of x on all ranks of the axis, with `transposed` for the gradient; x if there is one rank."""
+    return x if axis.size == 1 else linear(x, partial(function, axis=axis), partial(transposed, axis=axis))
 
 
 #: Attribute of weights whose gradients are partial on each rank: a PartialGradient.
@@ -166,7 +179,7 @@ class _GatherAndMultiply(torch.autograd.Function):
         shard, weight = ctx.saved_tensors
         # Both collectives are started in the same order on every rank: scatter of x's gradient, then gather of x.
         x_gradient = gradient @ weight
-        wait = _scattered(x_gradient, ctx.axis)
+        wait = _start_scatter(x_gradient, ctx.axis)
         if shard is not None and torch.compiler.is_compiling():
             shard = _copy_after(shard, x_gradient)  # else the compiler would gather once, and store the result
         x = None if shard is None else _gathered(shard, ctx.axis)
@@ -185,62 +198,23 @@ def _(x: Tensor, earlier: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return _gathered(x, axis)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _scattered(gradient, ctx.axis)(), None
-
-
-class _GatherReplicated(_Gather):
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # This rank's shard of the sequence; each rank has computed the same full gradient.
-        return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank].contiguous(), None
-
-
-class _GatherPositions(_Gather):
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank] * ctx.axis.size, None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return _scattered(x, axis)()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _gathered(gradient, ctx.axis), None
-
-
 def _gathered(shard: Tensor, axis: Axis) -> Tensor:
     # (ranks, B, S / ranks, …): collectives concatenate along the first dimension only.
     return gather(shard.contiguous(), axis.group).transpose(0, 1).flatten(1, 2)
 
 
-def _scattered(x: Tensor, axis: Axis) -> Callable[[], Tensor]:
+def _own_shard(x: Tensor, axis: Axis) -> Tensor:
+    return x.chunk(axis.size, dim=1)[axis.rank].contiguous()
+
+
+def _scattered(x: Tensor, axis: Axis) -> Tensor:
+    return _start_scatter(x, axis)()
+
+
+def _start_scatter(x: Tensor, axis: Axis) -> Callable[[], Tensor]:
     """Start a reduce-scatter; return what waits for this rank's shard."""
     # (ranks, B, S / ranks, …)
     return start_scatter(x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous(), axis.group)
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, to_heads: bool) -> Tensor:
-        ctx.axis, ctx.to_heads = axis, to_heads
-        return _to_heads(x, axis) if to_heads else _to_positions(x, axis)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        back = _to_positions if ctx.to_heads else _to_heads
-        return back(gradient, ctx.axis), None, None
 
 
 def _to_heads(x: Tensor, axis: Axis) -> Tensor:
@@ -254,15 +228,8 @@ def _to_positions(x: Tensor, axis: Axis) -> Tensor:
     return all_to_all(pieces, axis.group).movedim(0, 2).flatten(2, 3)
 
 
-class _Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.group = axis.group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return start_sum(gradient.contiguous(), ctx.group)(), None
+def _summed(x: Tensor, axis: Axis) -> Tensor:
+    return start_sum(x.contiguous(), axis.group)()
 
 
 class _Sum(torch.autograd.Function):

@@ -7,13 +7,11 @@ first.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.train.autograd import apply
+from neoxargs.train.autograd import linear
 from neoxargs.train.process.mesh import Axis
 
 
@@ -38,30 +36,23 @@ class Exchange:
 
     def there(self, rows: Tensor) -> Tensor:
         """Return the rows for this rank's experts, from this rank's rows; both are sorted by expert."""
-        arrived = apply(_AllToAll, rows, self.sent, self.received, self.axis)
+        arrived = self._all_to_all(rows, self.sent, self.received)
         return arrived.index_select(0, self._order)
 
     def back(self, outputs: Tensor) -> Tensor:
         """Return the outputs of this rank's rows, from the outputs of this rank's experts."""
         # argsort of an order is its inverse.
         by_rank = outputs.index_select(0, self._order.argsort())
-        return apply(_AllToAll, by_rank, self.received, self.sent, self.axis)
+        return self._all_to_all(by_rank, self.received, self.sent)
 
+    def _all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """Send the first sent[0] rows to rank 0, the next ones to rank 1 and so on; receive likewise."""
 
-class _AllToAll(torch.autograd.Function):
-    """Send the first sent[0] rows to rank 0, the next ones to rank 1 and so on; receive likewise."""
+        def exchanged(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+            arrived = rows.new_empty(sum(received), rows.shape[1])
+            dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=self.axis.group)
+            return arrived
 
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], axis: Axis) -> Tensor:
-        ctx.sent, ctx.received, ctx.axis = sent, received, axis
-        return _all_to_all(rows, sent, received, axis)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return _all_to_all(gradient, ctx.received, ctx.sent, ctx.axis), None, None, None
-
-
-def _all_to_all(rows: Tensor, sent: list[int], received: list[int], axis: Axis) -> Tensor:
-    arrived = rows.new_empty(sum(received), rows.shape[1])
-    dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=axis.group)
-    return arrived
+        return linear(
+            rows, lambda x: exchanged(x, sent, received), lambda gradient: exchanged(gradient, received, sent)
+        )
