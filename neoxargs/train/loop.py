@@ -19,7 +19,7 @@ from neoxargs.train.engine.divergence import Divergence, nothing_to_roll_back_to
 from neoxargs.train.engine.spikes import ACTING, Spike
 from neoxargs.train.engine.steps import Result, Trainer
 from neoxargs.train.evaluation.in_training import Evaluations, Results
-from neoxargs.train.process import memory
+from neoxargs.train.process.setup import peak_memory
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
 from neoxargs.train.track.time_spent import EVALUATION, SAVING, Spent
@@ -171,7 +171,7 @@ class Loop:
             elapsed=self.elapsed,
             skipped=result.skipped,
             left_out=taken.position.left_out,
-            memory=memory.peak(),
+            memory=peak_memory(),
             reports=result.reports,
         )
         self.trackers.tell(lambda tracker: tracker.on_step(step))

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 
-def norm_counts_by_model_parallel_rank() -> bool:
-    from deepspeed.runtime.utils import clip_grad_norm_
+from neoxargs.train.deepspeed.interface import replaced
 
-    line = "if (mpu.get_model_parallel_rank() == 0) or is_model_parallel_parameter(p):"
-    return line in inspect.getsource(clip_grad_norm_)
+
+def _source(name: str) -> str:
+    """Return the source of an object of DeepSpeed, `module:object`."""
+    return inspect.getsource(resolve_name(f"deepspeed.{name}"))
+
+
+def _has_line(name: str, line: str) -> Callable[[], bool]:
+    """Return the canary that finds the faulty line in this source."""
+    return lambda: line in _source(name)
+
+
+norm_counts_by_model_parallel_rank = _has_line(
+    "runtime.utils:clip_grad_norm_", "if (mpu.get_model_parallel_rank() == 0) or is_model_parallel_parameter(p):"
+)
 
 
 def only_zero_scales_the_loss() -> bool:
-    from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
-    check = re.search(r"if isinstance\(self.optimizer, (\w+)\):\s+loss =", inspect.getsource(DeepSpeedEngine))
+    source = _source("runtime.engine:DeepSpeedEngine")
+    check = re.search(r"if isinstance\(self.optimizer, (\w+)\):\s+loss =", source)
     only_zero = check is not None and check[1] == "ZeROOptimizer"
     return only_zero and not hasattr(FP16_UnfusedOptimizer, "scale_if_loss")
 
@@ -41,11 +55,9 @@ def first_overflow_halves_the_scale() -> bool:
 
 
 def zero_unscales_by_the_next_scale() -> bool:
-    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-
-    step = inspect.getsource(DeepSpeedZeroOptimizer.step)
+    step = _source("runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.step")
     updates_first = step.index("self._update_scale(") < step.index("self.unscale_and_clip_grads(")
-    divide = inspect.getsource(DeepSpeedZeroOptimizer.unscale_and_clip_grads)
+    divide = _source("runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.unscale_and_clip_grads")
     return updates_first and "combined_scale = self.loss_scale" in divide
 
 
@@ -59,14 +71,10 @@ def steps_to_allocate() -> bool:
     return bool(steps)
 
 
-def bf16_step_asserts_a_norm() -> bool:
-    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-
-    return "assert all_groups_norm > 0." in inspect.getsource(BF16_Optimizer.step)
+bf16_step_asserts_a_norm = _has_line("runtime.bf16_optimizer:BF16_Optimizer.step", "assert all_groups_norm > 0.")
 
 
 def zero2_sums_in_the_models_type() -> bool:
-    import torch
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     weight = torch.zeros(1, dtype=torch.bfloat16)
@@ -75,44 +83,35 @@ def zero2_sums_in_the_models_type() -> bool:
     return gradient.dtype is not torch.float32
 
 
-def links_weights_in_declared_order() -> bool:
-    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-
-    return "lp_param_list=self.bit16_groups[i]" in inspect.getsource(DeepSpeedZeroOptimizer._link_all_hp_params)
+links_weights_in_declared_order = _has_line(
+    "runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer._link_all_hp_params", "lp_param_list=self.bit16_groups[i]"
+)
 
 
 def zero3_replaces_linear_for_good() -> bool:
-    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses as Init
-
-    values = re.findall(r"functional\.linear = (\S+)", inspect.getsource(Init))
+    source = _source("runtime.zero.partition_parameters:InsertPostInitMethodToModuleSubClasses")
+    values = re.findall(r"functional\.linear = (\S+)", source)
     return "zero3_linear_wrap" in values and not any("linear_bk" in value for value in values)
 
 
-def zero_builds_another_adagrad() -> bool:
-    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-
-    return "self.optimizer = torch.optim.Adagrad(" in inspect.getsource(DeepSpeedZeroOptimizer)
+zero_builds_another_adagrad = _has_line(
+    "runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer", "self.optimizer = torch.optim.Adagrad("
+)
 
 
 def awaits_only_the_last_gather() -> bool:
-    from deepspeed.runtime.zero.partition_parameters import Init
-
-    source = inspect.getsource(Init._allgather_params_coalesced)
+    source = _source("runtime.zero.partition_parameters:Init._allgather_params_coalesced")
     # A corrected version would wait for the handles in a loop.
     return "launch_handles[-1].wait()" in source and "for h in launch_handles" not in source
 
 
 def no_type_on_cpu_is_known() -> bool:
-    import torch
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
     from deepspeed.runtime.zero import stage_1_and_2
 
     # On a GPU, the name that the function builds is right.
-    theirs, stage_1_and_2.get_accelerator = stage_1_and_2.get_accelerator, CPU_Accelerator
-    try:
+    with replaced(stage_1_and_2, get_accelerator=CPU_Accelerator):
         return not stage_1_and_2.split_half_float_double([torch.zeros(1)])
-    finally:
-        stage_1_and_2.get_accelerator = theirs
 
 
 def cpu_has_no_stream() -> bool:
@@ -122,16 +121,13 @@ def cpu_has_no_stream() -> bool:
 
 
 def pipeline_starts_timers_itself() -> bool:
-    from deepspeed.runtime.engine import DeepSpeedEngine
-    from deepspeed.runtime.pipe.engine import PipelineEngine
-
-    start = inspect.getsource(DeepSpeedEngine._start_timers)
+    start = _source("runtime.engine:DeepSpeedEngine._start_timers")
     # A corrected `_start_timers` would ask each timer whether it has started, as patches.start_timers_once does.
-    return "timers(BACKWARD_MICRO_TIMER).start()" in inspect.getsource(PipelineEngine) and "started_" not in start
+    starts = "timers(BACKWARD_MICRO_TIMER).start()" in _source("runtime.pipe.engine:PipelineEngine")
+    return starts and "started_" not in start
 
 
 def pipeline_keeps_times() -> bool:
-    from deepspeed.runtime.pipe.engine import PipelineEngine
     from deepspeed.utils.timer import SynchronizedWallClockTimer
 
     timer = SynchronizedWallClockTimer.Timer("train_batch")
@@ -139,24 +135,20 @@ def pipeline_keeps_times() -> bool:
         timer.start()
         timer.stop()
     # Two: rank 0 and the other ranks reset the timer in different branches, both below the `if` searched for next.
-    resets = inspect.getsource(PipelineEngine.train_batch).count("TRAIN_BATCH_TIMER).elapsed(reset=True)")
-    printed = "if self.steps_per_print() is not None" in inspect.getsource(PipelineEngine.train_batch)
+    source = _source("runtime.pipe.engine:PipelineEngine.train_batch")
+    resets = source.count("TRAIN_BATCH_TIMER).elapsed(reset=True)")
+    printed = "if self.steps_per_print() is not None" in source
     return len(timer.event_timers) == 2 and resets == 2 and printed
 
 
 def pipeline_prints_no_profile() -> bool:
-    from deepspeed.runtime.pipe.engine import PipelineEngine
-
-    return "print_model_profile" not in inspect.getsource(PipelineEngine)
+    return "print_model_profile" not in _source("runtime.pipe.engine:PipelineEngine")
 
 
-def pipeline_prints_a_loss() -> bool:
-    from deepspeed.runtime.pipe.engine import PipelineEngine
-
-    return "steps: {self.global_steps} loss: " in inspect.getsource(PipelineEngine.train_batch)
+pipeline_prints_a_loss = _has_line(
+    "runtime.pipe.engine:PipelineEngine.train_batch", "steps: {self.global_steps} loss: "
+)
 
 
 def plain_engine_monitors_no_loss() -> bool:
-    from deepspeed.runtime.engine import DeepSpeedEngine
-
-    return "Train/Samples/train_loss" not in inspect.getsource(DeepSpeedEngine)
+    return "Train/Samples/train_loss" not in _source("runtime.engine:DeepSpeedEngine")

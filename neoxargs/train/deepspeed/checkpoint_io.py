@@ -70,11 +70,10 @@ def safe_reads() -> Iterator[None]:
     """
     load = torch.load
     # `read` is given the original, because `torch.load` is now this function.
-    torch.load = lambda path, map_location=None, **_: read(path, map_location=map_location, load=load)
-    try:
+    with interface.replaced(
+        torch, load=lambda path, map_location=None, **_: read(path, map_location=map_location, load=load)
+    ):
         yield
-    finally:
-        torch.load = load
 
 
 @contextmanager

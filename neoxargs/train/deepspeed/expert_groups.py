@@ -42,11 +42,8 @@ def known_to_deepspeed(module: nn.Module, mesh: Mesh) -> Iterator[Callable[[Any]
         for weight in filter(is_expert, holder.parameters(recurse=False)):
             weight.allreduce, weight.group_name = False, group_name(mesh)
     # The engine finds layers with experts by `isinstance(module, MoE)`; nothing else of that class is used.
-    theirs, of_engine.MoE = of_engine.MoE, type(holders[0])
-    try:
+    with interface.replaced(of_engine, MoE=type(holders[0])):
         yield _reduce_experts
-    finally:
-        of_engine.MoE = theirs
 
 
 def _fill_tables(mesh: Mesh) -> None:
@@ -71,10 +68,7 @@ def _reduce_experts(engine: interface.Engine) -> None:
     reduce, engine.has_moe_layers = engine.buffered_allreduce_fallback, False
 
     def reduce_with_experts(*arguments: Any, **keywords: Any) -> None:
-        engine.has_moe_layers = True
-        try:
+        with interface.replaced(engine, has_moe_layers=True):
             reduce(*arguments, **keywords)
-        finally:
-            engine.has_moe_layers = False
 
     interface.replace(engine, buffered_allreduce_fallback=reduce_with_experts)

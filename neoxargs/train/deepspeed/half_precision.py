@@ -8,8 +8,6 @@ patches.py describes each fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -42,13 +40,6 @@ class LossScale:
         """Return the scale for the next backward pass, and remember it in `used`."""
         self.used = float(self.state.cur_scale) if self.state.use_grad_scaling else 1.0
         return self.used
-
-    @contextmanager
-    def as_used(self) -> Iterator[None]:
-        """Within this, DeepSpeed sees the scale of the last backward pass."""
-        updated, self.state.cur_scale = self.state.cur_scale, self.used
-        yield
-        self.state.cur_scale = updated
 
 
 def _scale_in_pipeline(engine: interface.PipelineEngine, scale: LossScale) -> None:
@@ -124,7 +115,7 @@ def replace_norm(engine: interface.Engine, scale: LossScale, mesh: Mesh) -> None
         # The engine reports this norm, so without the loss scale; `unscale_and_clip` expects it with the scale.
         optimizer._global_grad_norm = norm / scale.used
         # By this time `_update_scale` has set `cur_scale` for the next step.
-        with scale.as_used():
+        with interface.replaced(scale.state, cur_scale=scale.used):
             return unscale_and_clip(norm, apply_scale)
 
     interface.replace(optimizer, unscale_and_clip_grads=with_our_norm)

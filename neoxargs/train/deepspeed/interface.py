@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -263,15 +264,27 @@ def require(engine: Any) -> None:
         from deepspeed import __version__ as version
 
         what = f"deepspeed {version} does not work with this version of deepy: {'; '.join(found)}"
-        raise Problems(
-            Problem(what, hint="run pip install 'deepspeed>=0.19.3,<0.20'", id="deepspeed-differs", about=())
-        )
+        hint = "run pip install 'deepspeed>=0.19.3,<0.20'"
+        raise Problems(Problem(what, hint=hint, id="deepspeed-differs", about=()))
 
 
 def replace(built: Any, **methods: Callable[..., Any]) -> None:
     """Replace methods of one engine or optimizer, which has to have them."""
     assert all(hasattr(built, name) for name in methods)
     vars(built).update(methods)
+
+
+@contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Within this, attributes of an object, a class or a module have other values."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def set_batch_size(engine: Engine, samples: int) -> None:

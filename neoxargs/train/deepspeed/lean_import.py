@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from neoxargs.train.deepspeed.interface import replaced
+
 #: Optional imports of DeepSpeed 0.19 and megatron-core 0.16, in `try` statements that accept an ImportError.
 UNUSED = ("transformers", "wandb")
 COMPILER = ("torch._dynamo", "torch._inductor")
@@ -110,15 +112,5 @@ def _deferred_compiler() -> Iterator[None]:
     def unchanged(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return function or (lambda decorated: decorated)
 
-    with _replaced(torch, "compile", compile_later), _replaced(torch.compiler, "disable", unchanged):
+    with replaced(torch, compile=compile_later), replaced(torch.compiler, disable=unchanged):
         yield
-
-
-@contextmanager
-def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    previous = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, previous)

@@ -68,11 +68,8 @@ def unpartitioned() -> Iterator[None]:
         wrapper = choose(engine, basic)
         return DDP_BFLOAT16 if wrapper == BFLOAT16 else wrapper
 
-    PipelineEngine._do_optimizer_sanity_check = choose_unpartitioned
-    try:
+    with interface.replaced(PipelineEngine, _do_optimizer_sanity_check=choose_unpartitioned):
         yield
-    finally:
-        PipelineEngine._do_optimizer_sanity_check = choose
 
 
 class Compression:

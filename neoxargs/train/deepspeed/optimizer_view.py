@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,11 +28,6 @@ Fragments = dict[str, Tensor]
 MasterWeights = dict[Any, Tensor]
 
 
-class _Weight(NamedTuple):
-    name: str
-    parameter: nn.Parameter
-
-
 class Holdings:
     """The fragments of a DeepSpeed engine on this rank.
 
@@ -41,7 +36,7 @@ class Holdings:
 
     def __init__(self, engine: interface.Engine, mesh: Mesh) -> None:
         self.engine, self.mesh = engine, mesh
-        self.weights = [_Weight(*item) for item in named_weights(engine.module).items() if item[1].requires_grad]
+        self.weights = trained_weights(engine)
 
     def gradients(self) -> Fragments:
         """Return the gradients before clipping, multiplied by `loss_scale`. Call between backward pass and step."""
@@ -63,24 +58,19 @@ class Holdings:
         zero = torch.zeros((), device=self.engine.device)
         # Offloaded fragments are in host memory, hence `.to`.
         # A rank without a fragment adds 0: within an axis, all ranks must reduce tensors of the same length.
-        local = [of(fragments[weight.name]).to(zero) if weight.name in fragments else zero for weight in self.weights]
+        local = [of(fragments[name]).to(zero) if name in fragments else zero for name in self.weights]
         total = torch.stack(local)
         for axis in (self.mesh.tensor, self.mesh.data):
             if axis.size > 1:
                 dist.all_reduce(total, group=axis.group)
-        by_name = {weight.name: value for weight, value in zip(self.weights, total.tolist(), strict=True)}
-        return self._over_stages(by_name)
-
-    def _over_stages(self, by_name: dict[str, float]) -> dict[str, float]:
-        pipe = self.mesh.pipe
-        if pipe.size == 1:
-            return by_name
+        by_name, pipe = dict(zip(self.weights, total.tolist(), strict=True)), self.mesh.pipe
+        stages = [by_name] if pipe.size == 1 else of_all_ranks(by_name, pipe.group)
         # A weight that several stages use is counted by the first of them.
-        return {name: value for stage in reversed(of_all_ranks(by_name, pipe.group)) for name, value in stage.items()}
+        return {name: value for stage in reversed(stages) for name, value in stage.items()}
 
     def _fragments(self, find: Callable[[nn.Parameter], Tensor | None]) -> Fragments:
         fragments: Fragments = {}
-        for name, weight in self.weights:
+        for name, weight in self.weights.items():
             partitioned = isinstance(weight, interface.Partitioned | interface.Linked)
             replicas = self.mesh.expert_data if is_expert(weight) else self.mesh.data
             if counts_here(weight, self.mesh) and (partitioned or replicas.rank == 0):
@@ -88,6 +78,11 @@ class Holdings:
                 if fragment is not None:
                     fragments[name] = fragment.detach().flatten()
         return fragments
+
+
+def trained_weights(engine: interface.Engine) -> dict[str, nn.Parameter]:
+    """Return this rank's weights that are trained, by name."""
+    return {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
 
 
 def loss_scale(engine: interface.Engine) -> float:
@@ -151,8 +146,7 @@ def before_reduction(engine: interface.Engine, hook: Callable[[Sequence[tuple[st
 
 def full_gradients(engine: interface.Engine) -> list[tuple[str, Tensor]]:
     """Return this rank's gradients by the names of their weights. Not with ZeRO, which keeps only a part of them."""
-    weights = {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
-    return [(name, x) for name, weight in weights.items() if (x := stored_gradient(weight)) is not None]
+    return [(name, x) for name, weight in trained_weights(engine).items() if (x := stored_gradient(weight)) is not None]
 
 
 def stored_tensors(engine: interface.Engine) -> Iterator[tuple[str, Tensor]]:
@@ -160,7 +154,7 @@ def stored_tensors(engine: interface.Engine) -> Iterator[tuple[str, Tensor]]:
 
     Without optimizer state that is on NVMe.
     """
-    weights = {name: weight for name, weight in named_weights(engine.module).items() if weight.requires_grad}
+    weights = trained_weights(engine)
     if not isinstance(engine.optimizer, interface.Zero3):
         yield from weights.items()
     if engine.basic_optimizer is None or engine.zero_nvme_offload_optimizer():

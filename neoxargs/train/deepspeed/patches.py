@@ -1,8 +1,8 @@
 """Faults of DeepSpeed and their corrections, which are applied from outside: one row per fault.
 
-A row names the versions in which the fault was observed, its effect on a run, a canary that detects it in the installed
-version (canaries.py), and the correction. A test calls every canary. A row that names a version that has mended the
-fault can be removed once the range in pyproject.toml begins with it.
+All were observed in DeepSpeed 0.19. A row has the effect of the fault on a run, a canary that detects it in the
+installed version (canaries.py), and the correction. A test calls every canary. A row that names a version that has
+mended the fault can be removed once the range in pyproject.toml begins with it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ class Patch(NamedTuple):
     """A bug in DeepSpeed and its fix."""
 
     name: str
-    versions: str
-    """Versions in which the bug was observed."""
     why: str
     """The bug, and its effect on a run."""
     is_needed: Callable[[], bool]
@@ -136,12 +134,9 @@ def print_profile(engine: interface.PipelineEngine) -> None:
         loss = train_batch(batches)
         if profiled:
             profiler = vars(engine)["flops_profiler"]  # set in the step
-            timed = engine.wall_clock_breakdown
-            interface.replace(engine, wall_clock_breakdown=lambda: False)  # whose timers the step has reset
-            profiler.print_model_profile(
-                engine.global_steps, options.module_depth, options.top_modules, options.detailed, options.output_file
-            )
-            interface.replace(engine, wall_clock_breakdown=timed)
+            arguments = options.module_depth, options.top_modules, options.detailed, options.output_file
+            with interface.replaced(engine, wall_clock_breakdown=lambda: False):  # whose timers the step has reset
+                profiler.print_model_profile(engine.global_steps, *arguments)
             # As the plain engine does after it has printed; it removes the profiler's attributes from the modules.
             profiler.end_profile()
         return loss
@@ -248,11 +243,8 @@ def sum_in_accumulation_type(optimizer: Any) -> None:
 
 def _with_dtype(optimizer: interface.Zero12, dtype: torch.dtype, method: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method of ZeRO's optimizer that reads the precision of the model there."""
-    before, optimizer.dtype = optimizer.dtype, dtype
-    try:
+    with interface.replaced(optimizer, dtype=dtype):
         return method(*arguments)
-    finally:
-        optimizer.dtype = before
 
 
 def link_reordered(optimizer: Any) -> None:
@@ -262,9 +254,8 @@ def link_reordered(optimizer: Any) -> None:
     link = optimizer._link_all_hp_params
 
     def link_in_their_order() -> None:
-        declared, optimizer.bit16_groups = optimizer.bit16_groups, optimizer.round_robin_bit16_groups
-        link()
-        optimizer.bit16_groups = declared
+        with interface.replaced(optimizer, bit16_groups=optimizer.round_robin_bit16_groups):
+            link()
 
     interface.replace(optimizer, _link_all_hp_params=link_in_their_order)
     optimizer._link_all_hp_params()
@@ -274,7 +265,6 @@ def link_reordered(optimizer: Any) -> None:
 PATCHES = (
     Patch(
         "gradient-norm",
-        "0.19",
         "Weights that are not divided by tensor parallelism enter the gradient norm only on model parallel rank 0. The "
         "gradient norm therefore omits the biases and layer norms of all pipeline stages except the first, and counts "
         "tied embeddings twice. A run with pipeline stages is clipped differently from one without.",
@@ -283,7 +273,6 @@ PATCHES = (
     ),
     Patch(
         "fp16-loss-unscaled",
-        "0.19",
         "Without ZeRO, gradients are divided by the loss scale, but the loss is not multiplied by it: small gradients "
         "underflow, overflows are not detected, and gradients are never clipped.",
         canaries.only_zero_scales_the_loss,
@@ -291,14 +280,12 @@ PATCHES = (
     ),
     Patch(
         "fp16-hysteresis-ignored",
-        "0.19",
         "Without ZeRO, every overflow halves the loss scale; `hysteresis` is ignored.",
         canaries.first_overflow_halves_the_scale,
         half_precision.Hysteresis,
     ),
     Patch(
         "zero-unscales-by-next-scale",
-        "0.19",
         "ZeRO-1 to 3 double the dynamic loss scale of fp16 before they divide the gradients by it. Whenever the scale "
         "grows, gradients that are not clipped are half of what they should be, and ZeRO-3 reports half of their norm.",
         canaries.zero_unscales_by_the_next_scale,
@@ -306,7 +293,6 @@ PATCHES = (
     ),
     Patch(
         "half-precision-first-step",
-        "0.19",
         "The optimizer takes a step on zero gradients to allocate its state. This decays the weights once at the full "
         "learning rate, and Adam's bias correction stays one step ahead for the rest of the run.",
         canaries.steps_to_allocate,
@@ -314,7 +300,6 @@ PATCHES = (
     ),
     Patch(
         "bf16-step-waits",
-        "0.19",
         "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host in every step, which "
         "leaves the GPU without work, and an assertion stops the run if the norm is 0 or NaN.",
         canaries.bf16_step_asserts_a_norm,
@@ -323,7 +308,6 @@ PATCHES = (
     ),
     Patch(
         "zero2-ignores-accumulation-type",
-        "0.19",
         "ZeRO-2 reduces and adds the gradients of micro batches in the precision of the model, and casts only their "
         "sum to `grad_accum_dtype`. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
@@ -331,7 +315,6 @@ PATCHES = (
     ),
     Patch(
         "round-robin-links-other-weights",
-        "0.19",
         "With `round_robin_gradients`, ZeRO-1 and 2 reorder weights in their partitions, but record where each weight "
         "lies as if they did not: norms and states per weight are those of others, as are universal checkpoints.",
         canaries.links_weights_in_declared_order,
@@ -339,7 +322,6 @@ PATCHES = (
     ),
     Patch(
         "zero3-keeps-linear",
-        "0.19",
         "An engine of ZeRO-3 replaces torch's `linear` in the whole process, also for later engines of other stages. "
         "Layers that torch compiles with the replacement had gradients of zero on a GPU (torch 2.11).",
         canaries.zero3_replaces_linear_for_good,
@@ -347,7 +329,6 @@ PATCHES = (
     ),
     Patch(
         "zero-replaces-adagrad",
-        "0.19",
         "ZeRO replaces torch's Adagrad by one with a single parameter group, whose learning rate no schedule changes. "
         "With several groups, ZeRO-1 and 2 end in an IndexError.",
         canaries.zero_builds_another_adagrad,
@@ -355,7 +336,6 @@ PATCHES = (
     ),
     Patch(
         "zero3-gathers-not-awaited",
-        "0.19",
         "Weights are gathered in several asynchronous transfers, but only the last one is awaited. NCCL completes them "
         "in order; gloo does not, so a layer may compute with weights that have not arrived.",
         canaries.awaits_only_the_last_gather,
@@ -364,7 +344,6 @@ PATCHES = (
     ),
     Patch(
         "zero-reduces-no-lists-on-cpu",
-        "0.19",
         "On CPUs, ZeRO-1 and 2 do not reduce gradients with `contiguous_gradients: false`: DeepSpeed compares the "
         "types of tensors with names that only GPUs have. Each rank updates its partition by its own gradients.",
         canaries.no_type_on_cpu_is_known,
@@ -373,7 +352,6 @@ PATCHES = (
     ),
     Patch(
         "checkpointing-stream-on-cpu",
-        "0.19",
         "Activation checkpointing creates a stream that it never uses; the CPU accelerator has no streams, so this "
         "fails.",
         canaries.cpu_has_no_stream,
@@ -381,7 +359,6 @@ PATCHES = (
     ),
     Patch(
         "pipeline-timers-started-twice",
-        "0.19",
         "On all stages but the last, the pipeline engine starts the timers of the backward pass and then calls a "
         "function that starts them again, which fails.",
         canaries.pipeline_starts_timers_itself,
@@ -389,14 +366,12 @@ PATCHES = (
     ),
     Patch(
         "pipeline-profile-not-printed",
-        "0.19",
         "The pipeline engine counts operations for the flops profiler but never prints the result.",
         canaries.pipeline_prints_no_profile,
         print_profile,
     ),
     Patch(
         "pipeline-keeps-times",
-        "0.19",
         "The pipeline engine stores the time of every step (on a GPU, as two CUDA events) until it prints the times. "
         "Without `steps_per_print`, it never prints them, so its memory use grows throughout the run.",
         canaries.pipeline_keeps_times,
@@ -404,7 +379,6 @@ PATCHES = (
     ),
     Patch(
         "pipeline-prints-a-second-loss",
-        "0.19",
         "With `steps_per_print`, the pipeline engine prints the loss of that one step, while a line of train.py has "
         "the mean since the line before: two numbers for one step.",
         canaries.pipeline_prints_a_loss,
@@ -412,7 +386,6 @@ PATCHES = (
     ),
     Patch(
         "plain-engine-monitors-no-loss",
-        "0.19",
         "Only the pipeline engine writes the loss of a step to the monitors; the plain engine does not.",
         canaries.plain_engine_monitors_no_loss,
         monitor_loss,

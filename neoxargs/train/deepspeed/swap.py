@@ -11,7 +11,7 @@ import atexit
 import fcntl
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -39,7 +39,8 @@ def own_folder(parent: Path) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     with _lock(parent):  # so that no process removes a folder between its creation and its lock
         for folder in parent.glob(f"{PREFIX}*/"):
-            _remove_if_abandoned(folder)
+            with suppress(OSError), _lock(folder, wait=False):  # in use, or of another user
+                shutil.rmtree(folder, ignore_errors=True)
         created = Path(mkdtemp(prefix=PREFIX, dir=parent))
         lock = _lock(created)
     atexit.register(_remove, created, lock)
@@ -58,14 +59,6 @@ def _lock(folder: Path, wait: bool = True) -> IO[str]:
         file.close()
         raise
     return file
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    try:
-        with _lock(folder, wait=False):
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # in use, or of another user
-        return
 
 
 def _remove(folder: Path, lock: IO[str]) -> None:

@@ -110,7 +110,7 @@ class Spikes:
         self.holdings = Holdings(engine, mesh)
         self.history = History(options.spike_window, options.spike_threshold)
         self.decides = options.on_spike in SKIPPING
-        own = dict.fromkeys(group_of(weight.name) for weight in self.holdings.weights)
+        own = dict.fromkeys(group_of(name) for name in self.holdings.weights)
         self.groups = list(dict.fromkeys(name for names in of_all_ranks([*own]) for name in names))
         #: Spikes so far to which the run has reacted.
         self.count = 0

@@ -35,14 +35,8 @@ class DpoLoss(Loss):
         reference_B, policy_B = batch.reference, self.log_probabilities(readout, batch.labels).sum(1)
         chosen_P, rejected_P = (self.beta * (policy_B - reference_B)).chunk(2)
         margin_P = chosen_P - rejected_P
-        values = (
-            *reference_B.chunk(2),
-            *policy_B.chunk(2),
-            chosen_P,
-            rejected_P,
-            margin_P,
-            (chosen_P > rejected_P) * 1.0,
-        )
+        rewards = chosen_P, rejected_P, margin_P, (chosen_P > rejected_P) * 1.0
+        values = *reference_B.chunk(2), *policy_B.chunk(2), *rewards
         self.measures.add_samples({name: (value, None) for name, value in zip(MEASURES, values, strict=True)})
         return self.of_margins(margin_P)
 

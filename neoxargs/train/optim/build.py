@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,45 +59,38 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
     data: the data parallel ranks, over which 1-bit optimizers average the momentum.
     Raises Problems for `cpu_adam` on a GPU without offload.
     """
-    kind = (config.optimizer.type or "adam").lower()
+    kind, params = (config.optimizer.type or "adam").lower(), config.optimizer_params
     if is_onebit(kind):
         from neoxargs.train.deepspeed import onebit
 
-        return onebit.build(kind, groups, config.optimizer_params, data)
+        return onebit.build(kind, groups, params, data)
     # As DeepSpeed does for an offloaded `Adam`; `torch_adam` asks for torch's.
-    in_host_memory = config.offload_optimizer.device in ("cpu", "nvme") and not config.optimizer_params.torch_adam
+    in_host_memory = config.offload_optimizer.device in ("cpu", "nvme") and not params.torch_adam
     if kind in ("adam", "adamw") and in_host_memory:
         kind = "cpu_adam"
     on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
     if kind == "cpu_adam" and config.offload_optimizer.device == "none" and on_gpu:
         hint = "set zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}, or set optimizer.type: Adam"
         what = "optimizer.type (cpu_adam) needs the optimizer state to be offloaded to host memory"
-        raise Problems(
-            Problem(
-                what,
-                hint=hint,
-                id="cpu-adam-needs-host-memory",
-                about=("optimizer.type", "zero_optimization.offload_optimizer.device"),
-            )
-        )
+        about = "optimizer.type", "zero_optimization.offload_optimizer.device"
+        raise Problems(Problem(what, hint=hint, id="cpu-adam-needs-host-memory", about=about))
     if kind == "muon":
-        return Orthogonal(groups, config.optimizer_params, config)
+        return Orthogonal(groups, params, config)
     make = _BUILDERS.get(kind)
-    return make(groups, config.optimizer_params) if make else None
+    return make(groups, params) if make else None
 
 
 def _decays(name: str, parameter: nn.Parameter) -> bool:
     return len(shape_of(parameter)) > 1 and not name.endswith(".bias") and not hasattr(parameter, "no_weight_decay")
 
 
-def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
-    kind = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
+def _adam(groups: ParameterGroups, params: OptimizerParams, decoupled: bool = False) -> torch.optim.Optimizer:
+    kind = torch.optim.AdamW if params.adam_w_mode or decoupled else torch.optim.Adam
     # fused: one kernel for all tensors, on CPUs and GPUs.
     return kind(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
 
 
-def _adamw(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
+_adamw = partial(_adam, decoupled=True)
 
 
 def _cpu_adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:

@@ -44,6 +44,22 @@ class Update(NamedTuple):
     parts: list[WeightPart]
 
 
+def adam_update(
+    state: dict[str, Any], gradient: Tensor, group: dict[str, Any], moments: tuple[str, str], corrects: bool = True
+) -> Tensor:
+    """Return Adam's update; update the moments, which `state` has by these names. corrects: their bias."""
+    if not state:
+        state.update({"step": 0} | {name: torch.zeros_like(gradient) for name in moments})
+    state["step"] += 1
+    mean, squares = (state[name] for name in moments)
+    beta1, beta2 = group["betas"]
+    mean.lerp_(gradient, 1 - beta1)
+    squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    correction = [1 - beta ** state["step"] if corrects else 1.0 for beta in (beta1, beta2)]
+    update: Tensor = (mean / correction[0]).div_((squares / correction[1]).sqrt_().add_(group["eps"]))
+    return update
+
+
 class Lamb(Optimizer):
     """LAMB: You et al. 2020, arXiv:1904.00962, algorithm 2.
 
@@ -92,7 +108,7 @@ class Lamb(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the weights. Collective under tensor parallelism and ZeRO; `closure` is ignored."""
         updates = [
-            Update(tensor, self._adam_update(tensor, group), group["lr"], self.parts.get(tensor, []))
+            Update(tensor, self._update(tensor, group), group["lr"], self.parts.get(tensor, []))
             for group in self.param_groups
             for tensor in group["params"]
             if tensor.grad is not None
@@ -102,18 +118,10 @@ class Lamb(Optimizer):
             for part in parts:
                 part.of(tensor).sub_(part.of(step) * (lr * ratios[part.weight]).to(tensor.device))
 
-    def _adam_update(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
+    def _update(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
         """Return Adam's update plus weight decay, in the tensor's shape; update the moments."""
-        state, gradient = self.state[tensor], tensor.grad
-        if not state:
-            state.update(step=0, mean=torch.zeros_like(tensor), squares=torch.zeros_like(tensor))
-        state["step"] += 1
-        mean, squares = state["mean"], state["squares"]
-        beta1, beta2 = group["betas"]
-        mean.lerp_(gradient, 1 - beta1)
-        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        correction = [1 - beta ** state["step"] if self.bias_correction else 1.0 for beta in (beta1, beta2)]
-        step: Tensor = (mean / correction[0]).div_((squares / correction[1]).sqrt_().add_(group["eps"]))
+        assert tensor.grad is not None
+        step = adam_update(self.state[tensor], tensor.grad, group, ("mean", "squares"), self.bias_correction)
         return step.add_(tensor, alpha=group["weight_decay"])
 
     def _trust_ratios(self, updates: list[Update]) -> Tensor:

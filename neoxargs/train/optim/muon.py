@@ -26,6 +26,7 @@ from neoxargs.facts.optimizers import rate_factors
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
+from neoxargs.train.optim.lamb import adam_update
 from neoxargs.train.parallel.layers import TensorShard, join_slices, rank_slice, shape_of, unsharded_shape
 from neoxargs.train.process.mesh import Mesh
 
@@ -156,20 +157,11 @@ class Orthogonal(Optimizer):
 
     def _adam(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
         """Return Adam's update; update the moments."""
-        state, gradient = self.state[tensor], tensor.grad
+        gradient = tensor.grad
         assert gradient is not None
         if not self.decoupled:
             gradient = gradient.add(tensor, alpha=group["weight_decay"])
-        if not state:
-            state.update(step=0, exp_avg=torch.zeros_like(tensor), exp_avg_sq=torch.zeros_like(tensor))
-        state["step"] += 1
-        beta1, beta2 = group["betas"]
-        mean, squares = state["exp_avg"], state["exp_avg_sq"]
-        mean.lerp_(gradient, 1 - beta1)
-        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (squares / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-        update: Tensor = (mean / (1 - beta1 ** state["step"])).div_(root)
-        return update
+        return adam_update(self.state[tensor], gradient, group, ("exp_avg", "exp_avg_sq"))
 
     def _orthogonal(self, tensor: Tensor, group: dict[str, Any]) -> Tensor:
         """Return the orthogonal matrices of the momentum in a tensor's shape; update the momentum. Collective."""

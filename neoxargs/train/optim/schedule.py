@@ -105,12 +105,8 @@ def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
     theirs = as_dict(replace(saved, from_zero=ours.from_zero))  # which concerns the first iteration only
     different = [(name, mine, theirs[name]) for name, mine in as_dict(ours).items() if mine != theirs[name]]
     if different:
+        about = "override_lr_scheduler", "use_checkpoint_lr_scheduler"
+        what = "the learning rate schedules differ: {} is {} in this run and {} in the checkpoint"
         raise Problems(
-            Problem(
-                f"the learning rate schedules differ: {name} is {mine} in this run and {other} in the checkpoint",
-                hint=hint,
-                id="checkpoint-other-lr-schedule",
-                about=("override_lr_scheduler", "use_checkpoint_lr_scheduler"),
-            )
-            for name, mine, other in different
+            Problem(what.format(*each), hint=hint, id="checkpoint-other-lr-schedule", about=about) for each in different
         )

@@ -11,7 +11,6 @@ contiguous, and its other mappings need CUDA.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +96,7 @@ def heads_to_positions(x: Tensor, axis: Axis) -> Tensor:
 
 def _communicated(x: Tensor, axis: Axis, function: _OfRanks, transposed: _OfRanks) -> Tensor:
     """Return `function` of x on all ranks of the axis, with `transposed` for the gradient; x if there is one rank."""
-    return x if axis.size == 1 else linear(x, partial(function, axis=axis), partial(transposed, axis=axis))
+    return x if axis.size == 1 else linear(x, lambda x: function(x, axis), lambda gradient: transposed(gradient, axis))
 
 
 #: Attribute of weights whose gradients are partial on each rank: a PartialGradient.

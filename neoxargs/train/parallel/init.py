@@ -73,47 +73,40 @@ def zeros(tensor: Tensor, _: torch.Generator) -> Tensor:
     return tensor.zero_()
 
 
-def uniform(bound: float) -> Initializer:
-    """Return the Initializer that draws from -bound to bound."""
-    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)
-
-
 def ones(tensor: Tensor, _: torch.Generator) -> Tensor:
     """The Initializer of scales; draws nothing."""
     return tensor.fill_(1)
 
 
-def _normal(std: float) -> Initializer:
-    return lambda tensor, generator: tensor.normal_(0.0, std, generator=generator)
+def uniform(bound: float) -> Initializer:
+    """Return the Initializer that draws from -bound to bound."""
+    return _drawn(Tensor.uniform_, -bound, bound)
 
 
-def _orthogonal(gain: float) -> Initializer:
-    return lambda tensor, generator: init.orthogonal_(tensor, gain, generator=generator)
+def normal(std: float) -> Initializer:
+    """Return the Initializer that draws from a normal distribution with this standard deviation."""
+    return _drawn(Tensor.normal_, 0.0, std)
 
 
-def _xavier_uniform(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    return init.xavier_uniform_(tensor, generator=generator)
-
-
-def _xavier_normal(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    return init.xavier_normal_(tensor, generator=generator)
+def _drawn(fill: Callable[..., Tensor], *options: float) -> Initializer:
+    return lambda tensor, generator: fill(tensor, *options, generator=generator)
 
 
 #: Name of an init method -> function of (init_method_std, num_layers, hidden_size) that returns its distribution.
 METHODS: dict[str, Callable[[float, int, int], Initializer]] = {
-    "normal": lambda std, layers, hidden: _normal(std),
+    "normal": lambda std, layers, hidden: normal(std),
     # GPT-2: each layer adds two branches to the residual stream, whose variance stays independent of the depth.
-    "scaled_normal": lambda std, layers, hidden: _normal(std / math.sqrt(2 * layers)),
+    "scaled_normal": lambda std, layers, hidden: normal(std / math.sqrt(2 * layers)),
     # The same for a parallel residual, where each layer adds one branch.
-    "single_residual_scaled_normal": lambda std, layers, hidden: _normal(std / math.sqrt(layers)),
+    "single_residual_scaled_normal": lambda std, layers, hidden: normal(std / math.sqrt(layers)),
     # Saxe et al. 2013, arXiv:1312.6120
-    "orthogonal": lambda std, layers, hidden: _orthogonal(math.sqrt(2)),
-    "scaled_orthogonal": lambda std, layers, hidden: _orthogonal(math.sqrt(2 / layers)),
+    "orthogonal": lambda std, layers, hidden: _drawn(init.orthogonal_, math.sqrt(2)),
+    "scaled_orthogonal": lambda std, layers, hidden: _drawn(init.orthogonal_, math.sqrt(2 / layers)),
     # Glorot & Bengio 2010
-    "xavier_uniform": lambda std, layers, hidden: _xavier_uniform,
-    "xavier_normal": lambda std, layers, hidden: _xavier_normal,
+    "xavier_uniform": lambda std, layers, hidden: _drawn(init.xavier_uniform_),
+    "xavier_normal": lambda std, layers, hidden: _drawn(init.xavier_normal_),
     # Nguyen & Salazar 2019, arXiv:1910.05895
-    "small_init": lambda std, layers, hidden: _normal(math.sqrt(2 / (5 * hidden))),
+    "small_init": lambda std, layers, hidden: normal(math.sqrt(2 / (5 * hidden))),
     # Wang's mesh-transformer-jax, which trained GPT-J
-    "wang_init": lambda std, layers, hidden: _normal(2 / layers / math.sqrt(hidden)),
+    "wang_init": lambda std, layers, hidden: normal(2 / layers / math.sqrt(hidden)),
 }

@@ -27,24 +27,14 @@ def require_nvme_support(config: Config) -> None:
 
     for folder in filter(None, folders):
         if why := why_unwritable(Path(folder)):
-            what = f"nvme_path ({folder}): {why}"
-            raise Problems(
-                Problem(
-                    what,
-                    id="folder-not-writable",
-                    about=(
-                        "zero_optimization.offload_param.nvme_path",
-                        "zero_optimization.offload_optimizer.nvme_path",
-                    ),
-                )
-            )
+            about = [f"zero_optimization.{section}.nvme_path" for section in ("offload_param", "offload_optimizer")]
+            raise Problems(Problem(f"nvme_path ({folder}): {why}", id="folder-not-writable", about=tuple(about)))
     try:
         AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError, ImportError) as error:
         hint = "install a C++ compiler and libaio (Debian and Ubuntu: apt install g++ python3-dev libaio-dev)"
-        raise Problems(
-            Problem(f"DeepSpeed's op async_io cannot be loaded: {error}", hint=hint, id="compiled-op-not-loadable")
-        ) from error
+        what = f"DeepSpeed's op async_io cannot be loaded: {error}"
+        raise Problems(Problem(what, hint=hint, id="compiled-op-not-loadable")) from error
 
 
 def main() -> int:
@@ -53,9 +43,8 @@ def main() -> int:
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     if name not in ALL_OPS:
-        print(
-            f"DeepSpeed has no op {name} for this device; the available ops are {', '.join(ALL_OPS)}", file=sys.stderr
-        )
+        others = ", ".join(ALL_OPS)
+        print(f"DeepSpeed has no op {name} for this device; the available ops are {others}", file=sys.stderr)
         return 1
     library = ALL_OPS[name].load(verbose=False)
     record_installation(Path(library.__file__).parent)

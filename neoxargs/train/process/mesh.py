@@ -151,54 +151,17 @@ def _splits() -> bool:
 
 
 class Mpu:
-    """The mesh with the interface that DeepSpeed's engine without a pipeline expects of `mpu`.
+    """The mesh with the methods that DeepSpeed's engine without a pipeline expects of `mpu`.
 
     (The pipeline engine makes its own groups.) Without a pipeline "model parallel" means "tensor parallel".
     """
 
     def __init__(self, mesh: Mesh) -> None:
         assert mesh.pipe.size == 1, "the pipeline engine provides its own mpu"
-        self.mesh = mesh
-
-    def get_model_parallel_group(self) -> dist.ProcessGroup | None:
-        return self.mesh.tensor.group
-
-    def get_model_parallel_rank(self) -> int:
-        return self.mesh.tensor.rank
-
-    def get_model_parallel_world_size(self) -> int:
-        return self.mesh.tensor.size
-
-    def get_tensor_model_parallel_group(self) -> dist.ProcessGroup | None:
-        return self.mesh.tensor.group
-
-    def get_tensor_model_parallel_rank(self) -> int:
-        return self.mesh.tensor.rank
-
-    def get_tensor_model_parallel_world_size(self) -> int:
-        return self.mesh.tensor.size
-
-    def get_tensor_model_parallel_src_rank(self) -> int:
-        """Return the global rank of the first rank of this rank's tensor parallel group."""
-        return dist.get_process_group_ranks(self.mesh.tensor.group)[0]
-
-    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
-        return self.mesh.data.group
-
-    def get_data_parallel_group_ranks(self) -> list[int]:
-        return dist.get_process_group_ranks(self.mesh.data.group)
-
-    def get_data_parallel_rank(self) -> int:
-        return self.mesh.data.rank
-
-    def get_data_parallel_world_size(self) -> int:
-        return self.mesh.data.size
-
-    def get_pipeline_model_parallel_group(self) -> dist.ProcessGroup | None:
-        return self.mesh.pipe.group
-
-    def get_pipeline_model_parallel_rank(self) -> int:
-        return self.mesh.pipe.rank
-
-    def get_pipeline_model_parallel_world_size(self) -> int:
-        return self.mesh.pipe.size
+        axes = {"model": mesh.tensor, "tensor_model": mesh.tensor, "data": mesh.data, "pipeline_model": mesh.pipe}
+        for name, axis in axes.items():
+            for what, value in {"group": axis.group, "rank": axis.rank, "world_size": axis.size}.items():
+                setattr(self, f"get_{name}_parallel_{what}", lambda value=value: value)
+        #: The ranks of the run in two of the groups, the first of the one, and all of the other.
+        self.get_tensor_model_parallel_src_rank = lambda: dist.get_process_group_ranks(mesh.tensor.group)[0]
+        self.get_data_parallel_group_ranks = lambda: dist.get_process_group_ranks(mesh.data.group)

@@ -8,7 +8,9 @@ import io
 import logging
 import os
 import random
+import resource
 import socket
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -140,6 +142,14 @@ def gpu_name() -> str:
     return torch.cuda.get_device_name() if on_gpu() else ""
 
 
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes: of tensors on a GPU; on a CPU of the whole process."""
+    if on_gpu():
+        return torch.cuda.max_memory_allocated()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
+    return resident if sys.platform == "darwin" else resident * 1024
+
+
 def _device(local_rank: int) -> torch.device:
     if not on_gpu():
         return torch.device("cpu")
@@ -214,6 +224,5 @@ def init_distributed(backend: str) -> None:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             hint = "if another run uses this port, set master_port to a free port"
             what = f"the rendezvous at {where} failed: {error}"
-            raise Problems(
-                Problem(what, hint=hint, id="rendezvous-failed", about=("master_addr", "master_port"))
-            ) from error
+            about = "master_addr", "master_port"
+            raise Problems(Problem(what, hint=hint, id="rendezvous-failed", about=about)) from error

@@ -141,3 +141,7 @@ def alone() -> setup.Process:
 
 def test_without_a_launcher_a_process_is_a_run_of_its_own() -> None:
     assert run_ranks(alone, 1)[0] == setup.Process(0, 0, 1, torch.device("cpu"))
+
+
+def test_a_process_takes_more_than_its_tensors() -> None:
+    assert setup.peak_memory() > 50 * 2**20

@@ -20,7 +20,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.lora import ALL, Target, scale, targets
 from neoxargs.registry.lora import Lora
 from neoxargs.train.parallel.communicate import enter_region, leave_region, register_gradient_sum
-from neoxargs.train.parallel.init import Initializer, zeros
+from neoxargs.train.parallel.init import normal, uniform, zeros
 from neoxargs.train.parallel.layers import ColumnLinear, RowLinear, Weights
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 from neoxargs.train.process.mesh import Axis
@@ -35,7 +35,9 @@ class Adapter(nn.Module):
     def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
         super().__init__()
         down, up = (1, None) if target.cuts_inputs else (None, 0)
-        self.A = weights.parameter("A", (options.rank, target.inputs), _initializer(options, target), split=down)
+        # As peft does; its kaiming_uniform with a = sqrt(5) has this bound.
+        method = normal(1 / options.rank) if options.init == "gaussian" else uniform(1 / math.sqrt(target.inputs))
+        self.A = weights.parameter("A", (options.rank, target.inputs), method, split=down)
         size, slices = (target.rows(name), options.rank), target.slices(name)
         self.B = weights.parameter("B", size, zeros, split=up, parts=slices)
         self.dropout, self.partial = options.dropout, partial
@@ -137,12 +139,3 @@ def disabled(module: nn.Module) -> Iterator[None]:
 def is_adapter(name: str) -> bool:
     """Whether a weight belongs to an adapter."""
     return f".{MODULE}." in name
-
-
-def _initializer(options: Lora, target: Target) -> Initializer:
-    """Return the distribution of A's initial values, that of peft."""
-    if options.init == "gaussian":
-        return lambda tensor, generator: tensor.normal_(0.0, 1 / options.rank, generator=generator)
-    # kaiming_uniform with a = sqrt(5), written out.
-    bound = 1 / math.sqrt(target.inputs)
-    return lambda tensor, generator: tensor.uniform_(-bound, bound, generator=generator)

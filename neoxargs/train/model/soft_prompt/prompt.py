@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from neoxargs.registry.architectures import SoftPrompt
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
+from neoxargs.train.parallel.init import uniform
 from neoxargs.train.parallel.layers import Weights
 
 #: Name of the prompt's weight in the module that holds it, and in the model.
@@ -29,11 +30,7 @@ def prompt(options: SoftPrompt, hidden_size: int, weights: Weights) -> nn.Parame
     """Return the prompt (num_tokens, D) with random initial values; None without a prompt."""
     if not options.enabled:
         return None
-
-    def uniform(tensor: Tensor, generator: torch.Generator) -> Tensor:
-        return tensor.uniform_(-options.init_range, options.init_range, generator=generator)
-
-    return weights.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform)
+    return weights.parameter(WEIGHT, (options.num_tokens, hidden_size), uniform(options.init_range))
 
 
 def insert(prompt_SD: Tensor, hidden_BSD: Tensor, runs: Sequence[range]) -> Tensor:
