@@ -41,9 +41,13 @@ def import_packages(compiles: bool = False) -> None:
     compiles: whether torch compiles layers, which call functions of DeepSpeed; its compiler is then imported too.
     """
     with ExitStack() as stack:
-        stack.enter_context(_without(UNUSED if compiles else UNUSED + COMPILER))
+        refusal = _Refusal(UNUSED if compiles else UNUSED + COMPILER)
+        sys.meta_path.insert(0, refusal)
+        stack.callback(sys.meta_path.remove, refusal)
         if not compiles:
-            stack.enter_context(_deferred_partitioners())
+            if PARTITIONERS not in sys.modules:
+                sys.modules[PARTITIONERS] = _Partitioners(PARTITIONERS)
+                stack.callback(sys.modules.pop, PARTITIONERS)
             stack.enter_context(_deferred_compiler())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # megatron-core recommends Transformer Engine and Apex, which are not used
@@ -62,16 +66,6 @@ class _Refusal(NamedTuple):
         return None
 
 
-@contextmanager
-def _without(names: Sequence[str]) -> Iterator[None]:
-    refusal = _Refusal(names)
-    sys.meta_path.insert(0, refusal)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(refusal)
-
-
 class _Partitioners(ModuleType):
     """Stands for PARTITIONERS, which is imported when DeepSpeed first uses it."""
 
@@ -80,18 +74,6 @@ class _Partitioners(ModuleType):
         if sys.modules.get(PARTITIONERS) is self:
             raise AttributeError(name)
         return getattr(import_module(PARTITIONERS), name)
-
-
-@contextmanager
-def _deferred_partitioners() -> Iterator[None]:
-    if PARTITIONERS in sys.modules:
-        yield
-        return
-    sys.modules[PARTITIONERS] = _Partitioners(PARTITIONERS)
-    try:
-        yield
-    finally:
-        del sys.modules[PARTITIONERS]
 
 
 @contextmanager

@@ -148,8 +148,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, loss: Loss, train: bool) -> Tensor:
         slices = _Slices(hidden_TD, weight_VD, labels_T, loss, frozen=not ctx.needs_input_grad[1])
         # The gradients are finished before the backward pass begins, so nothing else has to be stored for it.
-        for part in slices.parts():
-            slices.add(part, train)
+        slices.add_all(train)
         ctx.gradients = slices.gradient_TD, slices.gradient_VD
         ctx.count = slices.count
         return slices.losses_T.sum() / slices.count
@@ -175,8 +174,7 @@ class _LogProbabilities(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, loss: Loss) -> Tensor:
         slices = _Slices(hidden_TD, weight_VD, labels_T, loss)
-        for part in slices.parts():
-            slices.add(part, train=False)
+        slices.add_all(train=False)
         ctx.save_for_backward(hidden_TD, weight_VD, labels_T)
         ctx.loss = loss
         return -slices.losses_T
@@ -188,8 +186,7 @@ class _LogProbabilities(torch.autograd.Function):
         slices = _Slices(
             hidden_TD, weight_VD, labels_T, ctx.loss, frozen=not ctx.needs_input_grad[1], factors_T=-gradient_T
         )
-        for part in slices.parts():
-            slices.add(part, train=True)
+        slices.add_all(train=True)
         gradient_VD = slices.gradient_VD
         return slices.gradient_TD, None if gradient_VD is None else gradient_VD.to(weight_VD.dtype), None, None
 
@@ -229,6 +226,10 @@ class _Slices:
         at_once = tokens_at_once(LOGITS_AT_ONCE.get(self.hidden_TD.device.type, 2**27), self.weight_VD.shape[0])
         for start in range(0, len(self.hidden_TD), at_once):
             yield slice(start, start + at_once)
+
+    def add_all(self, train: bool) -> None:
+        for part in self.parts():
+            self.add(part, train)
 
     def add(self, part: slice, train: bool) -> None:
         """Compute the losses of the tokens of `part`, and with `train` add its gradients."""

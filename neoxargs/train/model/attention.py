@@ -79,13 +79,13 @@ class SelfAttention(nn.Module):
         self.rope_fusion = config.fusion.rope_fusion
         self.relative = relative
         self.seq_length = shape.seq_length
-        self.scores = Scores(config, weights.at("scores"), layer)
         rule = MaskRule(
             layer_pattern(config, layer, weights.seed),
             layer_window(attention, layer),
             local_slopes(shape.num_attention_heads, weights.ranks.heads) if embedding.pos_emb == "alibi" else (),
             weights.ranks.heads,
         )
+        self.scores = Scores(config, weights.at("scores"), layer, rule, shared.tables)
         self.masks = Masks(rule, relative, self.scores.rule, shared.tables)
         self.reset_positions, self.reset_mask = resets_positions(config.data), masks_documents(config.data)
         bias = attention.use_bias_in_attn_linear
@@ -128,7 +128,7 @@ class SelfAttention(nn.Module):
         if self.exchanges_heads:
             context_BSNH = heads_to_positions(context_BNSH.transpose(1, 2), self.context)
             return self.dense(context_BSNH.flatten(2))  # type: ignore[no-any-return]
-        return self.dense(self.recompute(_by_token, context_BNSH))  # type: ignore[no-any-return]
+        return self.dense(self.recompute(lambda x_BNSH: x_BNSH.transpose(1, 2).flatten(2), context_BNSH))  # type: ignore[no-any-return]
 
     def _of_all_positions(self, mixed: Tensor) -> Tensor:
         """Return `mixed` of all positions and this context parallel rank's heads, from that of its positions."""
@@ -225,13 +225,12 @@ class SelfAttention(nn.Module):
             return ring_attention(query_BNSH, key_BKCH, value_BKCH, self.ring, chunks.attend, chunks.see)[0]
         later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
         kernel = self._kernel(query_BNSH, starts_BS, dropout) if later_pass is None else "sdpa"
-        rule, tables = self.masks.rule, self.masks.tables
         if kernel == "flex":
-            return self.scores.in_flex(query_BNSH, key_BKCH, value_BKCH, rule, starts_BS, tables)
+            return self.scores.in_flex(query_BNSH, key_BKCH, value_BKCH, starts_BS)
         if kernel == "varlen":
-            return self.scores.in_varlen(query_BNSH, key_BKCH, value_BKCH, rule.window, starts_BS, tables)
+            return self.scores.in_varlen(query_BNSH, key_BKCH, value_BKCH, starts_BS)
         mask = self.masks.mask(query_BNSH, key_BKCH.shape[2], starts_BS, later_pass)
-        return self.scores(query_BNSH, key_BKCH, value_BKCH, mask, dropout, tables)  # type: ignore[no-any-return]
+        return self.scores(query_BNSH, key_BKCH, value_BKCH, mask, dropout)  # type: ignore[no-any-return]
 
     def prepare_for_compilation(self, device: torch.device) -> None:
         """Keep what layers share out of their compiled graphs.
@@ -271,11 +270,6 @@ def is_half(x: Tensor) -> bool:
 def _by_head(x_BSKGH: Tensor) -> Tensor:
     """x_BSKGH -> x_BNSH, with N = K x G."""
     return x_BSKGH.flatten(2, 3).transpose(1, 2)
-
-
-def _by_token(context_BNSH: Tensor) -> Tensor:
-    """context_BNSH -> (B, S, N x H)."""
-    return context_BNSH.transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)

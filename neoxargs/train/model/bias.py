@@ -53,16 +53,14 @@ class RelativeBias(nn.Module):
         rows: positions of the queries to compute, of any shape: (N, *rows.shape, C).
         """
         device = self.table.device
-        buckets = self.tables.square(("rpe", device), seq, lambda size: self._buckets(size, device))
+        options = self.embedding
+        arguments = options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal
+        buckets = self.tables.square(
+            ("rpe", device), seq, lambda size: bucket(_distances_back(size, device), *arguments)
+        )
         # Indexing the transposed table: (N, buckets) by (S, C) gives (N, S, C).
         heads = self.table.chunk(self.context.size, dim=1)[self.context.rank]
         return (heads * self.scale).t()[:, buckets if rows is None else buckets[rows]]
-
-    def _buckets(self, seq: int, device: torch.device) -> Tensor:
-        options = self.embedding
-        return bucket(
-            _distances_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal
-        )
 
 
 def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Shared = TypeVar("Shared")
@@ -54,7 +55,8 @@ class Cache:
         (B, K, S, H) -> (B, K, C, H).
         """
         if self.positions is None:
-            self.entries.append((self._padded(key), self._padded(value)))
+            free = (0, 0, 0, self.capacity - key.shape[2])
+            self.entries.append((F.pad(key, free), F.pad(value, free)))
             # Not the stored tensors, which are as long as `capacity`: in the first pass tokens attend to each other
             # only.
             return key, value
@@ -115,12 +117,6 @@ class Cache:
     def select(self, full: Tensor) -> Tensor:
         """Select this pass's rows of a mask or bias: (N, C, C) -> (B, N, S, C)."""
         return full[:, self.positions, : self.length].transpose(0, 1)
-
-    def _padded(self, x: Tensor) -> Tensor:
-        batch, heads, seq, width = x.shape
-        padded = x.new_zeros(batch, heads, self.capacity, width)
-        padded[:, :, :seq] = x
-        return padded
 
 
 def attach(module: nn.Module, cache: Cache | None) -> None:

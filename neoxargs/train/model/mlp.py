@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,7 @@ from neoxargs.train.ops.selective import Selective
 from neoxargs.train.parallel.init import initializer
 from neoxargs.train.parallel.layers import Weights
 
-
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
+_tanh_gelu = partial(F.gelu, approximate="tanh")
 
 
 def _erf_gelu(x: Tensor) -> Tensor:
@@ -44,33 +43,24 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activation(
-    name: str, approximate: bool, onnx_safe: bool = False, recompute: Selective | None = None
-) -> Callable[[Tensor], Tensor]:
-    """Return the activation between the two matrices; a gated one halves the last dimension."""
-    gelu = _erf_gelu if onnx_safe else F.gelu
-    if name in GATED:
-        gate = gelu if name == "geglu" else GATES[name]
-        return lambda x: _gated(x, gate, recompute or Selective())
-    if name == "gelu":
-        return _tanh_gelu if approximate else gelu
-    return ACTIVATIONS[name]
-
-
-def feed_forward_activation(config: Config, recompute: Selective | None = None) -> Callable[[Tensor], Tensor]:
-    """Return the activation that the configuration describes.
+def feed_forward_activation(config: Config, recompute: Selective) -> Callable[[Tensor], Tensor]:
+    """Return the activation between the two matrices; a gated one halves the last dimension.
 
     GPT-NeoX's fused bias-GELU kernel computes the tanh approximation, and so does every GELU of Transformer Engine.
     """
     name, fusion, te = config.mlp.activation, config.fusion, config.transformer_engine.te_layernorm_mlp
-    name = "geglu_tanh" if te and name == "geglu" else name
-    return activation(name, fusion.bias_gelu_fusion or te, fusion.onnx_safe, recompute)
+    gelu = _erf_gelu if fusion.onnx_safe else F.gelu
+    if name in GATED:
+        gate = (GATES | {"geglu": _tanh_gelu if te else gelu})[name]
 
+        def gated(x: Tensor) -> Tensor:
+            value, gate_input = x.chunk(2, dim=-1)  # in GPT-NeoX's order
+            return value * recompute(gate, gate_input)
 
-def _gated(x: Tensor, gate: Callable[[Tensor], Tensor], recompute: Selective) -> Tensor:
-    """Multiply the first half of x by `gate` of the second half, in GPT-NeoX's order."""
-    value, gate_input = x.chunk(2, dim=-1)
-    return value * recompute(gate, gate_input)
+        return gated
+    if name == "gelu":
+        return _tanh_gelu if fusion.bias_gelu_fusion or te else gelu
+    return ACTIVATIONS[name]
 
 
 class FeedForward(nn.Module):

@@ -118,7 +118,7 @@ class Rotation:
         exponents = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32) / self.width
         frequency = self.base**-exponents
         if self.scaling is not None:
-            frequency = _SCALED[self.scaling.rope_type](frequency, self, lengths.unsqueeze(-1))
+            frequency = _SCALED[self.scaling.rope_type](frequency, self.scaling, self, lengths.unsqueeze(-1))
         angle = positions.float().unsqueeze(-1) * frequency
         if self.scaling is None:
             return angle.cos(), angle.sin()
@@ -141,20 +141,19 @@ def _mscale(factor: float, scale: float = 1.0) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _linear(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+def _linear(frequency: Tensor, options: Scaling, rotation: Rotation, lengths: Tensor) -> Tensor:
     """Position interpolation (Chen et al. 2023, arXiv:2306.15595)."""
-    return frequency / _scaling(rotation).factor
+    return frequency / options.factor
 
 
-def _ntk(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+def _ntk(frequency: Tensor, options: Scaling, rotation: Rotation, lengths: Tensor) -> Tensor:
     """A larger base, with which the slowest frequency is divided by the factor and the fastest stays (bloc97 2023)."""
-    return _slower(frequency, torch.tensor(_scaling(rotation).factor, device=frequency.device))
+    return _slower(frequency, torch.tensor(options.factor, device=frequency.device))
 
 
-def _dynamic(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+def _dynamic(frequency: Tensor, options: Scaling, rotation: Rotation, lengths: Tensor) -> Tensor:
     """The base grows with the length beyond the original context (emozilla 2023): at `factor` 2, as `ntk` has it for
     a factor that is twice the length in contexts, less 1."""
-    options = _scaling(rotation)
     contexts = lengths.clamp(min=options.context).float() / options.context
     return _slower(frequency, options.factor * contexts - (options.factor - 1))
 
@@ -165,9 +164,8 @@ def _slower(frequency: Tensor, factor: Tensor) -> Tensor:
     return frequency * factor ** -(steps / max(len(frequency) - 1, 1))
 
 
-def _yarn(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+def _yarn(frequency: Tensor, options: Scaling, rotation: Rotation, lengths: Tensor) -> Tensor:
     """YaRN (Peng et al. 2023, arXiv:2309.00071): interpolate what turns rarely within the original context."""
-    options = _scaling(rotation)
 
     def dimension(turns: float) -> float:
         """Return the dimension whose frequency makes this number of turns within the original context."""
@@ -183,18 +181,16 @@ def _yarn(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     return frequency * (1 - slow) + frequency / options.factor * slow
 
 
-def _llama3(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+def _llama3(frequency: Tensor, options: Scaling, rotation: Rotation, lengths: Tensor) -> Tensor:
     """Llama 3.1 (arXiv:2407.21783): divide what turns rarely within the original context, blend what lies between."""
-    options = _scaling(rotation)
     turns = frequency * options.context / (2 * math.pi)
     fast = (turns - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor)
     fast = fast.clamp(0, 1)
     return frequency * fast + frequency / options.factor * (1 - fast)
 
 
-def _longrope(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
+def _longrope(frequency: Tensor, options: Scaling, rotation: Rotation, lengths: Tensor) -> Tensor:
     """LongRoPE (Ding et al. 2024, arXiv:2402.13753): a factor for each frequency, found by search."""
-    options = _scaling(rotation)
     short, long = (
         torch.tensor(factors, device=frequency.device, dtype=torch.float32)
         for factors in (options.short_factor, options.long_factor)
@@ -202,15 +198,10 @@ def _longrope(frequency: Tensor, rotation: Rotation, lengths: Tensor) -> Tensor:
     return frequency / torch.where(lengths > options.context, long, short)
 
 
-def _scaling(rotation: Rotation) -> Scaling:
-    assert rotation.scaling is not None
-    return rotation.scaling
-
-
 #: Kinds whose frequencies depend on the length of the text.
 BY_LENGTH = ("dynamic", "longrope")
-#: `rope_type` -> function of the frequencies, (width / 2), the rotation, and the lengths of texts, (…, 1).
-_SCALED: dict[str, Callable[[Tensor, Rotation, Tensor], Tensor]] = {
+#: `rope_type` -> function of the frequencies, (width / 2), settings, rotation, and the lengths of texts, (…, 1).
+_SCALED: dict[str, Callable[[Tensor, Scaling, Rotation, Tensor], Tensor]] = {
     "linear": _linear,
     "ntk": _ntk,
     "dynamic": _dynamic,

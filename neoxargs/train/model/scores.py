@@ -26,31 +26,23 @@ from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 class Scores(nn.Module):
     """From query_BNSH, key_BKCH and value_BKCH of one layer to context_BNSH."""
 
-    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
+    def __init__(self, config: Config, weights: Weights, layer: int, mask_rule: MaskRule, tables: Tables) -> None:
+        """tables: where the masks of a model are kept."""
         super().__init__()
-        self.rule = score_rule(config, layer)
+        self.rule, self.mask_rule, self.tables = score_rule(config, layer), mask_rule, tables
         self.tensor = weights.ranks.tensor
 
     def forward(
-        self,
-        query_BNSH: Tensor,
-        key_BKCH: Tensor,
-        value_BKCH: Tensor,
-        mask: Tensor | None,
-        dropout: float,
-        tables: Tables,
+        self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, mask: Tensor | None, dropout: float
     ) -> Tensor:
-        """Use the fused kernels if they can compute the scores. mask: as of `sdpa.attend`.
-
-        tables: where the causal mask of separate steps is kept.
-        """
+        """Use the fused kernels if they can compute the scores. mask: as of `sdpa.attend`."""
         half = query_BNSH.dtype != torch.float32
         random = different_on_each_rank(self.tensor, query_BNSH.device) if dropout else nullcontext()
         with random:
             if self.rule.fused and not self.rule.asks_for_steps(half, masked=mask is not None):
                 return attend(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
             if mask is None:
-                mask = shared_causal_mask(query_BNSH.shape[2], query_BNSH.device, tables)
+                mask = shared_causal_mask(query_BNSH.shape[2], query_BNSH.device, self.tables)
             return self.in_steps(query_BNSH, key_BKCH, value_BKCH, mask, dropout)
 
     def in_steps(
@@ -69,39 +61,24 @@ class Scores(nn.Module):
         context_BNSH = F.dropout(scores_BNSC.softmax(-1).to(value_BKCH.dtype), dropout) @ value_BKCH
         return context_BNSH
 
-    def in_flex(
-        self,
-        query_BNSH: Tensor,
-        key_BKCH: Tensor,
-        value_BKCH: Tensor,
-        mask_rule: MaskRule,
-        starts_BS: Tensor | None,
-        tables: Tables,
-    ) -> Tensor:
+    def in_flex(self, query_BNSH: Tensor, key_BKCH: Tensor, value_BKCH: Tensor, starts_BS: Tensor | None) -> Tensor:
         """Let flex_attention compute scores, mask and bias block by block.
 
         starts_BS: the position where each token's document begins; None if attention crosses documents.
         """
+        rule, tables, device = self.mask_rule, self.tables, query_BNSH.device
         context_BNSH: Tensor = flex.kernel(query_BNSH.is_cuda)(
             query_BNSH,
             key_BKCH,
             value_BKCH,
-            score_mod=flex.bounded(self.rule.softcap, flex.alibi_change(mask_rule, query_BNSH.device, tables)),
-            block_mask=flex.block_mask(mask_rule, query_BNSH.shape[2], query_BNSH.device, starts_BS, tables),
+            score_mod=flex.bounded(self.rule.softcap, flex.alibi_change(rule, device, tables)),
+            block_mask=flex.block_mask(rule, query_BNSH.shape[2], device, starts_BS, tables),
             enable_gqa=key_BKCH.shape[1] < query_BNSH.shape[1],
         )
         return context_BNSH
 
-    def in_varlen(
-        self,
-        query_BNSH: Tensor,
-        key_BKSH: Tensor,
-        value_BKSH: Tensor,
-        window: int,
-        starts_BS: Tensor | None,
-        tables: Tables,
-    ) -> Tensor:
-        """Take documents as separate sequences. Arguments as of `in_flex`; window: as of `MaskRule`."""
+    def in_varlen(self, query_BNSH: Tensor, key_BKSH: Tensor, value_BKSH: Tensor, starts_BS: Tensor | None) -> Tensor:
+        """Take documents as separate sequences. Arguments as of `in_flex`."""
         batch, _, seq, _ = query_BNSH.shape
-        bounds = varlen.document_bounds(batch, seq, query_BNSH.device, starts_BS, tables)
-        return varlen.attend(query_BNSH, key_BKSH, value_BKSH, window, bounds)
+        bounds = varlen.document_bounds(batch, seq, query_BNSH.device, starts_BS, self.tables)
+        return varlen.attend(query_BNSH, key_BKSH, value_BKSH, self.mask_rule.window, bounds)

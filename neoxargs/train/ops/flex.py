@@ -66,7 +66,6 @@ def alibi_change(rule: MaskRule, device: torch.device, tables: Tables, shift: Te
     if not rule.slopes:
         return None
     slopes = tables.get(("slopes", device), lambda: torch.tensor(rule.slopes, device=device))
-
     further: Tensor | int = 0 if shift is None else shift
 
     def lower(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -90,31 +89,19 @@ def bounded(softcap: float, change: Change | None) -> Change | None:
 def block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
     key = ("block mask", rule, seq, device)
-    if starts_BS is None:
-        return tables.get(key, lambda: _built_block_mask(rule, seq, device, None, tables))
-    return tables.derived(key, starts_BS, lambda: _built_block_mask(rule, seq, device, starts_BS, tables))
 
+    def build() -> Any:
+        from torch.nn.attention.flex_attention import and_masks
 
-def _built_block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
-    """Return what torch's `create_block_mask` returns for these conditions, which stores several numbers per pair."""
-    from torch.nn.attention.flex_attention import BlockMask, and_masks
-
-    conditions: list[Attends] = [_is_before]
-    layout = None
-    if rule.pattern:
+        pair = attends(0, True, rule.window, None if starts_BS is None else (starts_BS, starts_BS))
+        firsts_BS = _first_columns(torch.arange(seq, device=device), rule.window, starts_BS)
+        if rule.pattern is None:
+            return _block_mask(pair, _attending_blocks(firsts_BS, BLOCK), seq)
         layout = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
-        conditions.append(_is_in_layout(layout, rule.pattern.block))
-    if rule.window:
-        conditions.append(_is_in_window(rule.window))
-    if starts_BS is not None:
-        conditions.append(_is_in_document(starts_BS))
-    firsts_BS = _first_columns(rule, seq, device, starts_BS)
-    if rule.pattern is None or layout is None:
-        some_BHQK, all_BHQK = _attending_blocks(firsts_BS, BLOCK)
-    else:
-        some_BHQK, all_BHQK = _attending_blocks_of(layout, rule.pattern.block, firsts_BS)
-    ordered = (*_ordered(some_BHQK & ~all_BHQK), *_ordered(all_BHQK))
-    return BlockMask.from_kv_blocks(*ordered, BLOCK_SIZE=BLOCK, mask_mod=and_masks(*conditions), seq_lengths=(seq, seq))
+        pair = and_masks(pair, _is_in_layout(layout, rule.pattern.block))
+        return _block_mask(pair, _attending_blocks_of(layout, rule.pattern.block, firsts_BS), seq)
+
+    return tables.get(key, build) if starts_BS is None else tables.derived(key, starts_BS, build)
 
 
 def block_mask_between(
@@ -124,25 +111,30 @@ def block_mask_between(
 
     attends: by places in the chunks. begins: their first positions. starts_BS: of the whole sequence.
     """
+    rows, columns = begins
+    starts_BS = None if starts_BS is None else starts_BS[:, rows : rows + size]
+    firsts_BS = _first_columns(torch.arange(rows, rows + size, device=device), window, starts_BS)
+    return _block_mask(attends, _attending_blocks(firsts_BS - columns, BLOCK, rows - columns), size)
+
+
+def _block_mask(attends: Attends, blocks: tuple[Tensor, Tensor], seq: int) -> Any:
+    """Return what torch's `create_block_mask` returns, which stores several numbers per pair of tokens.
+
+    blocks: as of `_attending_blocks`.
+    """
     from torch.nn.attention.flex_attention import BlockMask
 
-    rows, columns = begins
-    rows_S = torch.arange(rows, rows + size, device=device)
-    firsts_BS = (rows_S - window if window else torch.zeros_like(rows_S)).unsqueeze(0)
-    if starts_BS is not None:
-        firsts_BS = torch.maximum(firsts_BS, starts_BS[:, rows : rows + size])
-    some_BHQK, all_BHQK = _attending_blocks(firsts_BS - columns, BLOCK, rows - columns)
+    some_BHQK, all_BHQK = blocks
     ordered = (*_ordered(some_BHQK & ~all_BHQK), *_ordered(all_BHQK))
-    return BlockMask.from_kv_blocks(*ordered, BLOCK_SIZE=BLOCK, mask_mod=attends, seq_lengths=(size, size))
+    return BlockMask.from_kv_blocks(*ordered, BLOCK_SIZE=BLOCK, mask_mod=attends, seq_lengths=(seq, seq))
 
 
-def _first_columns(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None) -> Tensor:
+def _first_columns(rows_S: Tensor, window: int, starts_BS: Tensor | None) -> Tensor:
     """Return the first token that each token attends to, (B or 1, S): without a pattern, to all from there to itself.
 
     It never decreases along the sequence, because documents follow one another.
     """
-    rows_S = torch.arange(seq, device=device)
-    firsts_BS = (rows_S - rule.window if rule.window else torch.zeros_like(rows_S)).unsqueeze(0)
+    firsts_BS = (rows_S - window if window else torch.zeros_like(rows_S)).unsqueeze(0)
     return firsts_BS if starts_BS is None else torch.maximum(firsts_BS, starts_BS)
 
 
@@ -195,7 +187,7 @@ def _layout(rule: MaskRule, device: torch.device) -> Tensor:
 # torch.compile needs functions that close over tensors and numbers only.
 
 
-def attends(shift: Tensor, is_causal: bool, window: int, starts: tuple[Tensor, Tensor] | None) -> Attends:
+def attends(shift: Tensor | int, is_causal: bool, window: int, starts: tuple[Tensor, Tensor] | None) -> Attends:
     """Return which tokens of a chunk attend to which of another, by their places in them.
 
     shift: as of `alibi_change`. is_causal: whether it is the same chunk; otherwise rows come after columns. window: 0
@@ -213,28 +205,10 @@ def attends(shift: Tensor, is_causal: bool, window: int, starts: tuple[Tensor, T
     return both
 
 
-def _is_before(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    return row >= column
-
-
 def _is_in_layout(blocks: Tensor, size: int) -> Attends:
     per_head = len(blocks) > 1
 
     def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return blocks[head if per_head else 0, row // size, column // size]
-
-    return attends
-
-
-def _is_in_window(width: int) -> Attends:
-    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return row - column <= width
-
-    return attends
-
-
-def _is_in_document(starts_BS: Tensor) -> Attends:
-    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return starts_BS[batch, row] == starts_BS[batch, column]
 
     return attends

@@ -13,7 +13,6 @@ the state before each segment of several chunks is stored; the backward pass com
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +62,7 @@ def wkv_rows(
     y_BSNH, end_BNHH: what `wkv` returns for rows that begin with zeros.
     """
     pieces = torch.split(w_BSNH, PIECE, dim=1)
-    log_decay_BNH = torch.stack([from_inputs(_log_decay_of_all, w_BSNH) for w_BSNH in pieces]).sum(0)
+    log_decay_BNH = torch.stack([from_inputs(lambda w: _log_decay(w).sum(1), w_BSNH) for w_BSNH in pieces]).sum(0)
     fresh_BS = torch.zeros(r_BSNH.shape[:2], dtype=torch.bool, device=r_BSNH.device)
     if starts_BS is not None:
         fresh_BS = starts_BS >= 0
@@ -89,10 +88,6 @@ def _effect(fresh_BS: Tensor, r_BSNH: Tensor, w_BSNH: Tensor, state_BNHH: Tensor
         return y_BNSH.transpose(1, 2), through_BSNH[:, -1].exp().unsqueeze(-1) * state_BNHH
 
 
-def _log_decay_of_all(w_BSNH: Tensor) -> Tensor:
-    return _log_decay(w_BSNH).sum(1)
-
-
 def _log_decay(w: Tensor) -> Tensor:
     return -widened(w).clamp(max=LARGEST_W).exp()
 
@@ -103,47 +98,32 @@ def _segments(seq: int) -> list[int]:
     return [size for size in (*[SEGMENT] * (seq // SEGMENT), rest - last, last) if size]
 
 
-class _Visible(NamedTuple):
-    """Which tokens and states belong to the same document, as masks for a segment in chunks."""
-
-    pairs: Tensor
-    """(…, size of t, size of s): token t reads token s."""
-    state: Tensor
-    """(…, size, 1): token t reads the state before the chunk."""
-    end: Tensor
-    """(…, size, 1): the state after the chunk includes token s."""
-    across: Tensor
-    """(…, 1, 1): the state after the chunk includes the state before it."""
-
-
-def _visible(starts: Tensor) -> _Visible:
-    """Compare the starts of documents, (B, 1, chunks, size, 1), which are positions in the segment."""
-    chunks, size = starts.shape[2:4]
-    earlier = torch.ones(size, size, dtype=torch.bool, device=starts.device).tril(-1)
-    first = torch.arange(chunks, device=starts.device)[:, None, None] * size
-    last = starts[..., -1:, :]
-    return _Visible(earlier & (starts == starts.mT), starts < first, starts == last, last < first)
-
-
 def _segment(
     starts: Tensor, r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """`wkv` of one segment: all chunks at once, (B, N, chunks, size, H), except for the states between them."""
-    visible = _visible(_chunks(starts[..., None, None]))
+    starts = _chunks(starts[..., None, None])  # (B, 1, chunks, size, 1), positions in the segment
+    chunks, size = starts.shape[2:4]
+    first, last = torch.arange(chunks, device=starts.device)[:, None, None] * size, starts[..., -1:, :]
+    # Token t reads token s of its document, (…, size of t, size of s), or the state before the chunk, (…, size, 1).
+    reads_token = torch.ones(size, size, dtype=torch.bool, device=starts.device).tril(-1) & (starts == starts.mT)
+    reads_state = starts < first
+    # The state after the chunk includes token s, (…, size, 1), or the state before the chunk, (…, 1, 1).
+    has_token, has_state = starts == last, last < first
     with torch.autocast(r.device.type, enabled=False):
         r, k, v, w = (_chunks(widened(x)) for x in (r, k, v, w))
         log_decay = _log_decay(w)
         through = log_decay.cumsum(-2)  # from the start of the chunk through this token
         before = F.pad(through[..., :-1, :], (0, 0, 1, 0))  # ... through the token before it
         whole = through[..., -1:, :]
-        pairs = _decay(before.unsqueeze(-2) - through.unsqueeze(-3), visible.pairs.unsqueeze(-1))
+        pairs = _decay(before.unsqueeze(-2) - through.unsqueeze(-3), reads_token.unsqueeze(-1))
         scores = (r.unsqueeze(-2) * k.unsqueeze(-3) * pairs).sum(-1)  # (…, size of t, size of s)
         scores = scores + (r * widened(u)[:, None, None] * k).sum(-1).diag_embed()
-        added = (k * _decay(whole - through, visible.end)).mT @ v
+        added = (k * _decay(whole - through, has_token)).mT @ v
         states = [widened(state)]
-        for kept, new in zip(_decay(whole, visible.across).mT.unbind(2), added.unbind(2), strict=True):
+        for kept, new in zip(_decay(whole, has_state).mT.unbind(2), added.unbind(2), strict=True):
             states.append(kept * states[-1] + new)
-        y = scores @ v + r * _decay(before, visible.state) @ torch.stack(states[:-1], 2)
+        y = scores @ v + r * _decay(before, reads_state) @ torch.stack(states[:-1], 2)
     return y.permute(0, 2, 3, 1, 4).flatten(1, 2), states[-1]
 
 

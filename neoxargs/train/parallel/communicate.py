@@ -63,12 +63,15 @@ def leave_region(x: Tensor, tensor: Axis, sequence: Axis) -> Tensor:
     return reduce_scatter_sequence(x, sequence) if sequence.size > 1 else sum_over_ranks(x, tensor)
 
 
-def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-    """`F.linear(gather_sequence(x), weight, bias)` that saves only this rank's x, and gathers it again later."""
-    # autocast does not cast in the backward pass of a function of our own, such as the one below.
-    if torch.is_autocast_enabled(x.device.type):
-        return F.linear(gather_sequence(x, axis), weight, bias)
-    return apply(_GatherAndMultiply, x, weight, bias, axis)
+def enter_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, tensor: Axis, sequence: Axis) -> Tensor:
+    """`F.linear(enter_region(x), weight, bias)` that communicates x's gradient while it computes the weight's.
+
+    With sequence parallelism, it saves only this rank's shard of x, and gathers it again later.
+    """
+    if tensor.size == 1 or torch.is_autocast_enabled(x.device.type):  # autocast casts in F.linear, not in _Multiply
+        return F.linear(enter_region(x, tensor, sequence), weight, bias)
+    gathers = sequence.size > 1
+    return apply(_Multiply, x, weight, bias, sequence if gathers else tensor, gathers)
 
 
 def gather_positions(x: Tensor, own: Positions) -> Tensor:
@@ -126,64 +129,31 @@ def register_gradient_sum(weights: Iterable[nn.Parameter], axis: Axis) -> None:
         setattr(weight, PARTIAL, PartialGradient(axis.group, weight.register_hook(over_ranks)))
 
 
-def copy_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-    """`F.linear(copy_to_ranks(x), weight, bias)` that all-reduces x's gradient while it computes the weight's."""
-    if axis.size == 1 or torch.is_autocast_enabled(x.device.type):  # autocast casts in F.linear, not in _Multiply
-        return F.linear(copy_to_ranks(x, axis), weight, bias)
-    return apply(_Multiply, x, weight, bias, axis)
-
-
 class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-        ctx.save_for_backward(_input_to_save(ctx, x), weight)
-        ctx.group = axis.group
-        return F.linear(x, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, gathers: bool) -> Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        ctx.axis, ctx.gathers = axis, gathers
+        return F.linear(_gathered(x, axis) if gathers else x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # x is None if the weight is frozen; the collective is needed in any case, for the layers before.
+        # x is None if the weight is frozen; its gradient is needed in any case, for the layers before.
         x, weight = ctx.saved_tensors
         x_gradient = gradient @ weight
-        wait = start_sum(x_gradient, ctx.group)
-        weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
-        return wait(), weight_gradient, bias_gradient, None
-
-
-def _input_to_save(ctx: Any, x: Tensor) -> Tensor | None:
-    """Return x, which the gradient of the weight needs; None if the weight is frozen."""
-    return x if ctx.needs_input_grad[1] else None
-
-
-def _parameter_gradients(ctx: Any, gradient: Tensor, x: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of weight and bias, or None for one that is frozen or not there.
-
-    Callers overlap this with the communication of x's gradient.
-    """
-    gradient = gradient.flatten(0, -2)
-    of_weight = None if x is None else gradient.t() @ x.flatten(0, -2)
-    # Flat, (T, outputs): the sums over batch and sequence are one matrix product.
-    return of_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
-
-
-class _GatherAndMultiply(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-        ctx.save_for_backward(_input_to_save(ctx, x), weight)
-        ctx.axis = axis
-        return F.linear(_gathered(x, axis), weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        shard, weight = ctx.saved_tensors
-        # Both collectives are started in the same order on every rank: scatter of x's gradient, then gather of x.
-        x_gradient = gradient @ weight
-        wait = _start_scatter(x_gradient, ctx.axis)
-        if shard is not None and torch.compiler.is_compiling():
-            shard = _copy_after(shard, x_gradient)  # else the compiler would gather once, and store the result
-        x = None if shard is None else _gathered(shard, ctx.axis)
-        weight_gradient, bias_gradient = _parameter_gradients(ctx, gradient, x)
-        return wait(), weight_gradient, bias_gradient, None
+        if ctx.gathers:
+            # Both collectives are started in the same order on every rank: scatter of x's gradient, then gather of x.
+            wait = _start_scatter(x_gradient, ctx.axis)
+            if x is not None and torch.compiler.is_compiling():
+                x = _copy_after(x, x_gradient)  # else the compiler would gather once, and store the result
+            x = None if x is None else _gathered(x, ctx.axis)
+        else:
+            wait = start_sum(x_gradient, ctx.axis.group)
+        # Flat, (T, outputs): the sums over batch and sequence are one matrix product.
+        gradient = gradient.flatten(0, -2)
+        of_weight = None if x is None else gradient.t() @ x.flatten(0, -2)
+        of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        return wait(), of_weight, of_bias, None, None
 
 
 @torch.library.custom_op("neoxargs::copy_after", mutates_args=())

@@ -20,12 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.train.autograd import apply
-from neoxargs.train.parallel.communicate import (
-    copy_and_multiply,
-    gather_and_multiply,
-    leave_region,
-    register_gradient_sum,
-)
+from neoxargs.train.parallel.communicate import enter_and_multiply, leave_region, register_gradient_sum
 from neoxargs.train.parallel.init import CPU, Initializer, initial_matrices, initial_values, zeros
 from neoxargs.train.parallel.positions import Positions
 from neoxargs.train.parallel.widths import Widths
@@ -265,11 +260,7 @@ class ColumnLinear(nn.Module):
         self.lora: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        # The gather replaces the copy: with sequence parallelism x is different on each rank.
-        multiply, axis = (
-            (gather_and_multiply, self.sequence) if self.sequence.size > 1 else (copy_and_multiply, self.tensor)
-        )
-        y = multiply(x, self.weight, self.bias, axis)
+        y = enter_and_multiply(x, self.weight, self.bias, self.tensor, self.sequence)
         return y if self.lora is None else y + self.lora(x)
 
 

@@ -81,7 +81,10 @@ class Channel:
         self.turn = 1 - self.turn
         _view(slots[self.rank], part).copy_(part)
         for other in self.others.values():
-            _notify(other)
+            try:
+                other.send(b"1")
+            except ConnectionError as error:
+                raise Lost(f"shared memory: {error.strerror}") from None
         return slots
 
     def wait_for_all(self) -> None:
@@ -218,13 +221,6 @@ def _view(memory: Tensor, part: Tensor) -> Tensor:
 
 class Lost(RuntimeError):
     """Another rank has ended, or does not answer. The words are those that processes/failures.py looks for."""
-
-
-def _notify(other: socket.socket) -> None:
-    try:
-        other.send(b"1")
-    except ConnectionError as error:
-        raise Lost(f"shared memory: {error.strerror}") from None
 
 
 def _await(other: socket.socket) -> None:

@@ -47,14 +47,14 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
 
     from neoxargs.train.model.scores import Scores
     from neoxargs.train.ops import flex, sdpa
-    from neoxargs.train.ops.mask_rule import MaskRule
 
     compute = Scores.in_flex
     called: Called = set()
 
-    def attend(scores: Scores, query: Any, key: Any, value: Any, rule: MaskRule, starts: Any, tables: Any) -> Any:
+    def attend(scores: Scores, query: Any, key: Any, value: Any, starts: Any) -> Any:
+        rule = scores.mask_rule
         called.add((rule.pattern is not None, rule.window, bool(rule.slopes), starts is not None))
-        return compute(scores, query, key, value, rule, starts, tables)
+        return compute(scores, query, key, value, starts)
 
     uncompiled = patch.object(flex, "kernel", lambda compiled: flex_attention)
     with uncompiled, patch.object(sdpa, "should_compile", lambda device: True), patch.object(Scores, "in_flex", attend):

@@ -232,7 +232,7 @@ def test_every_rule_has_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
             layer = attention(torch.float32, attn_logit_softcapping=softcap, sliding_window_width=window)
             for trains in (True, False):
                 with torch.set_grad_enabled(trains):
-                    layer.scores.in_flex(query, key, value, layer.masks.rule, begins, Tables())
+                    layer.scores.in_flex(query, key, value, begins)
 
     compute_all()
     assert len(graphs) == 16
