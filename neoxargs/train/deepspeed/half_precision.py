@@ -9,6 +9,7 @@ patches.py describes each fault.
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -102,11 +103,7 @@ def replace_norm(engine: interface.Engine, scale: LossScale, mesh: Mesh) -> None
     """Let the optimizer clip by our norm. The gradients are those of the fp32 copies, multiplied by the loss scale."""
     optimizer: interface.Fp16 = engine.optimizer
     unscale_and_clip = optimizer.unscale_and_clip_grads
-    pairs = [
-        (weight, copy)
-        for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
-        for weight, copy in zip(weights, copies, strict=True)
-    ]
+    pairs = list(zip(chain(*optimizer.fp16_groups), chain(*optimizer.fp32_groups), strict=True))
 
     def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
         norm = gradient_norm(
@@ -124,9 +121,8 @@ def replace_norm(engine: interface.Engine, scale: LossScale, mesh: Mesh) -> None
 def forget_first_step(optimizer: interface.Fp16) -> None:
     """Undo the step on zero gradients: clear the optimizer's state, reset the fp32 copies to the weights."""
     optimizer.optimizer.state.clear()
-    for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
-        for weight, copy in zip(weights, copies, strict=True):
-            copy.data.copy_(weight.data)
+    for weight, copy in zip(chain(*optimizer.fp16_groups), chain(*optimizer.fp32_groups), strict=True):
+        copy.data.copy_(weight.data)
 
 
 def grow_scale_after_step(optimizer: Any) -> None:
@@ -171,11 +167,7 @@ def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     """Clip by the norm over all ranks, update the weights, and clear the gradients."""
     own = optimizer.fp32_groups_gradient_flat_partition
     in_buckets = reduction_of(optimizer) is not None  # then each rank has the means of its own partitions only
-    pairs = [
-        (weight, gradient)
-        for weights, gradients in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
-        for weight, gradient in zip(weights, gradients, strict=True)
-    ]
+    pairs = list(zip(chain(*optimizer.bf16_groups), chain(*optimizer.fp32_groups_gradients), strict=True))
     parts = [(weight, _fragment(weight, gradient)) for weight, gradient in pairs] if in_buckets else pairs
     norm = gradient_norm(parts, mesh, partitioned=in_buckets)
     vars(optimizer)["_global_grad_norm"] = norm  # which the engine reads; DeepSpeed's own step sets it first

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed
 from deepspeed.runtime.engine import BFLOAT16, DDP_BFLOAT16
 from deepspeed.runtime.fp16.onebit.adam import OnebitAdam
 from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from neoxargs.registry import REGISTRY
 from neoxargs.train.deepspeed import interface
+from neoxargs.train.process.collectives import all_to_all, gather
 from neoxargs.train.process.mesh import Axis
 
 if TYPE_CHECKING:
@@ -92,21 +92,15 @@ class Compression:
         # DeepSpeed's optimizers allocate `worker_error` with that length, so that each rank's chunk fills whole bytes.
         padded = torch.nn.functional.pad(buffer.flatten(), (0, worker_error.numel() - buffer.numel()))
         signs, scale = _compress(padded, worker_error)
-        received, scales = torch.empty_like(signs), self._gather(scale)
+        scales = gather(scale, self.axis.group)
         # Rank r receives chunk r of every rank's signs, (ranks, chunk / 8) bytes, and averages it as its server.
-        torch.distributed.all_to_all_single(received, signs, group=self.axis.group)
+        received = all_to_all(signs, self.axis.group)
         chunk = (_unpack(received).view(self.size, -1) * scales[:, None]).mean(0)
         signs, scale = _compress(chunk, server_error)
         # The server sends its average compressed as well, and keeps the rounding error of that.
-        average = _unpack(self._gather(signs)).view(self.size, -1) * self._gather(scale)[:, None]
+        average = _unpack(gather(signs, self.axis.group)) * gather(scale, self.axis.group)[:, None]
         buffer.copy_(average.flatten()[: buffer.numel()].view_as(buffer))
         return buffer
-
-    def _gather(self, tensor: Tensor) -> Tensor:
-        """All ranks' tensors, (ranks, ...)."""
-        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
-        torch.distributed.all_gather(gathered, tensor, group=self.axis.group)
-        return torch.stack(gathered)
 
 
 class _EngineProxy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -235,8 +236,7 @@ def _master_weights(optimizer: Any) -> MasterWeights:
     if isinstance(optimizer, interface.Bf16):
         return dict(enumerate(optimizer.fp32_groups_flat_partition))
     if isinstance(optimizer, interface.Fp16):
-        pairs = zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
-        return {weight: copy for group in pairs for weight, copy in zip(*group, strict=True)}
+        return dict(zip(chain(*optimizer.fp16_groups), chain(*optimizer.fp32_groups), strict=True))
     return {}
 
 

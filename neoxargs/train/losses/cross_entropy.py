@@ -28,7 +28,7 @@ from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.parallel.communicate import enter_region, gather_positions, gather_sequence
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.parallel.positions import WHOLE, Positions
-from neoxargs.train.process.collectives import all_reduce
+from neoxargs.train.process.collectives import all_reduce, gather
 from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count toward the loss: padding, or removed by a loss mask.
@@ -136,9 +136,7 @@ class Loss:
             local_BSV = self.bounded(F.linear(gather_sequence(readout.hidden, self.sequence), readout.weight))
             if self.tensor.size == 1:
                 return local_BSV[..., : self.rows]
-            slices = [torch.empty_like(local_BSV) for _ in range(self.tensor.size)]
-            dist.all_gather(slices, local_BSV, group=self.tensor.group)
-            return torch.cat(slices, dim=-1)[..., : self.rows]
+            return torch.cat(gather(local_BSV, self.tensor.group).unbind(), dim=-1)[..., : self.rows]
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -88,18 +88,18 @@ def bounded(softcap: float, change: Change | None) -> Change | None:
 
 def block_mask(rule: MaskRule, seq: int, device: torch.device, starts_BS: Tensor | None, tables: Tables) -> Any:
     """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
-    key = ("block mask", rule, seq, device)
+    key, pattern = ("block mask", rule, seq, device), rule.pattern
 
     def build() -> Any:
         from torch.nn.attention.flex_attention import and_masks
 
         pair = attends(0, True, rule.window, None if starts_BS is None else (starts_BS, starts_BS))
         firsts_BS = _first_columns(torch.arange(seq, device=device), rule.window, starts_BS)
-        if rule.pattern is None:
+        if pattern is None:
             return _block_mask(pair, _attending_blocks(firsts_BS, BLOCK), seq)
-        layout = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
-        pair = and_masks(pair, _is_in_layout(layout, rule.pattern.block))
-        return _block_mask(pair, _attending_blocks_of(layout, rule.pattern.block, firsts_BS), seq)
+        layout = tables.get(("layout", pattern, device), lambda: local_layout(pattern, rule.axis).to(device))
+        pair = and_masks(pair, _is_in_layout(layout, pattern.block))
+        return _block_mask(pair, _attending_blocks_of(layout, pattern.block, firsts_BS), seq)
 
     return tables.get(key, build) if starts_BS is None else tables.derived(key, starts_BS, build)
 
@@ -177,11 +177,6 @@ def _ordered(found_BHQK: Tensor) -> tuple[Tensor, Tensor]:
     found = found_BHQK.to(torch.int32)
     order = found.argsort(dim=-1, descending=True, stable=True)
     return found.sum(-1, dtype=torch.int32), order.to(torch.int32)
-
-
-def _layout(rule: MaskRule, device: torch.device) -> Tensor:
-    assert rule.pattern
-    return local_layout(rule.pattern, rule.axis).to(device)
 
 
 # torch.compile needs functions that close over tensors and numbers only.

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.train.autograd import apply
 from neoxargs.train.parallel.positions import chunks_in_ring
 from neoxargs.train.process.mesh import Axis
 
@@ -36,8 +37,7 @@ def ring_attention(
 
     Collective: all ranks of the axis call it. Both results are differentiable.
     """
-    context, lse = _Ring.apply(query_BNSH, key_BKSH, value_BKSH, axis, block, sees)  # type: ignore[no-untyped-call]
-    return context, lse
+    return apply(_Ring, query_BNSH, key_BKSH, value_BKSH, axis, block, sees)
 
 
 class _Ring(torch.autograd.Function):

@@ -82,7 +82,9 @@ class Selective:
     def _recording(self) -> Iterator[None]:
         self._outputs = []
         try:
-            with saved_tensors_hooks(self._pack, _unpack):
+            with saved_tensors_hooks(
+                self._pack, lambda packed: packed.compute() if isinstance(packed, Recipe) else packed
+            ):
                 yield
         finally:
             self._outputs = None
@@ -94,10 +96,6 @@ class Selective:
                 # flattened.
                 return output.recipe._replace(shape=saved.shape)
         return saved
-
-
-def _unpack(packed: Tensor | Recipe) -> Tensor:
-    return packed.compute() if isinstance(packed, Recipe) else packed
 
 
 def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:

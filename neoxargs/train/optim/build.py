@@ -29,13 +29,12 @@ ParameterGroups = list[dict[str, Any]]
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
     """Return Megatron's two parameter groups: matrices, with weight decay; biases and norms, without."""
-    trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-    decayed = [parameter for name, parameter in trained if _decays(name, parameter)]
-    exempt = [parameter for name, parameter in trained if not _decays(name, parameter)]
-    return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": exempt, "weight_decay": 0.0},
-    ]
+    groups: ParameterGroups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    for name, weight in module.named_parameters():
+        if weight.requires_grad:
+            decays = len(shape_of(weight)) > 1 and not name.endswith(".bias") and not hasattr(weight, "no_weight_decay")
+            groups[not decays]["params"].append(weight)
+    return groups
 
 
 def with_expert_groups(groups: ParameterGroups, name: str) -> ParameterGroups:
@@ -78,10 +77,6 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
         return Orthogonal(groups, params, config)
     make = _BUILDERS.get(kind)
     return make(groups, params) if make else None
-
-
-def _decays(name: str, parameter: nn.Parameter) -> bool:
-    return len(shape_of(parameter)) > 1 and not name.endswith(".bias") and not hasattr(parameter, "no_weight_decay")
 
 
 def _adam(groups: ParameterGroups, params: OptimizerParams, decoupled: bool = False) -> torch.optim.Optimizer:

@@ -28,6 +28,7 @@ from neoxargs.train.deepspeed.optimizer_layout import Piece, optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.optim.lamb import adam_update
 from neoxargs.train.parallel.layers import TensorShard, join_slices, rank_slice, shape_of, unsharded_shape
+from neoxargs.train.process.collectives import gather
 from neoxargs.train.process.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -191,10 +192,7 @@ class Orthogonal(Optimizer):
         """Return this rank's number among `ranks`, and the tensors of all of them: (ranks, ...)."""
         if ranks is None or dist.get_world_size(ranks) == 1:
             return 0, x.unsqueeze(0)
-        here = x.to(self.device)
-        of_all = here.new_empty(dist.get_world_size(ranks), *here.shape)
-        dist.all_gather(list(of_all.unbind()), here, group=ranks)
-        return dist.get_rank(ranks), of_all
+        return dist.get_rank(ranks), gather(x.to(self.device), ranks)
 
 
 def _each_scaled(

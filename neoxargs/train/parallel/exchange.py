@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.train.autograd import linear
+from neoxargs.train.process.collectives import all_to_all
 from neoxargs.train.process.mesh import Axis
 
 
@@ -24,8 +25,7 @@ class Exchange:
 
     def __init__(self, counts: Tensor, axis: Axis) -> None:
         ours = counts.view(axis.size, -1)  # (rank that holds the experts, expert)
-        theirs = torch.empty_like(ours)  # (rank that has the tokens, expert)
-        dist.all_to_all_single(theirs, ours, group=axis.group)
+        theirs = all_to_all(ours, axis.group)  # (rank that has the tokens, expert)
         self.axis, self.counts = axis, theirs.sum(0)
         # Sizes are needed on the host; one transfer for both lists.
         self.sent, self.received = torch.stack((ours.sum(1), theirs.sum(1))).tolist()
