@@ -11,19 +11,18 @@ from neoxargs.base.problems import Problems
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.interface import USED, WEIGHTS, faults, require
 from tests.support.deepspeed_version import HAS_ONEBIT
+from tests.support.layouts import BF16, zero
 from tests.support.ranks import run_ranks
 from tests.support.trials import Training, Trial, allow_fp16
 
-ZERO = {stage: {"zero_optimization": {"stage": stage}} for stage in (1, 2, 3)}
-HALF: dict[str, Any] = {"bf16": {"enabled": True}}
 #: The protocols by which objects are told apart.
 TOLD_APART: list[Any] = [kind for kind in {*USED.values(), *WEIGHTS.values()} if kind is not interface.PlainEngine]
 #: Together they have every engine and wrapper.
 LAYOUTS = [
     Trial({"pipe_parallel_size": 1}),
-    Trial({"zero_optimization.stage": 2}, ZERO[2]),
-    Trial({"zero_optimization.stage": 3}, ZERO[3]),
-    Trial({"pipe_parallel_size": 1, "precision": "bfloat16"}, HALF | {"data_types": {"grad_accum_dtype": "fp32"}}),
+    Trial({"zero_optimization.stage": 2}, zero(2)),
+    Trial({"zero_optimization.stage": 3}, zero(3)),
+    Trial({"pipe_parallel_size": 1, "precision": "bfloat16"}, BF16 | {"data_types": {"grad_accum_dtype": "fp32"}}),
 ]
 #: The only optimizers whose fp16 wrapper is used.
 ONEBIT = Trial(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from neoxargs.train.process import mesh
 from tests.support.deepspeed_version import needs_onebit
+from tests.support.layouts import BF16, FP16, PIPE
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.trials import Losses, Training, Trial, resume, train
 
@@ -23,9 +24,6 @@ FREEZE, STEPS = 12, 32
 COMMON: dict[str, Any] = {
     "lr": 3e-3, "optimizer.params.lr": 3e-3, "warmup": 0.2, "lr_decay_iters": 60, "optimizer.params.betas": [0.9, 0.95],
 }  # fmt: skip
-PIPE = {"pipe_parallel_size": 1}
-BF16 = {"bf16": {"enabled": True}}
-FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 
 
 def onebit(kind: str = "OneBitAdam", freeze: int = FREEZE, **more: Any) -> dict[str, Any]:

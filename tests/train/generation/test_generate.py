@@ -29,6 +29,7 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
+from tests.support.layouts import RPE
 from tests.support.ranks import run_ranks
 from tests.support.refused import refused
 from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_process
@@ -38,7 +39,6 @@ from tests.support.snapshots import pinned
 SPARSE = {
     "attention_config": ["sparse_fixed", "global"], "sparsity_config": {"block": 2, "num_local_blocks": 2},
 }  # fmt: skip
-RPE = {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}
 #: A model of which every part of attention matters to what it generates.
 EVERYTHING = {**UNTIED, **RPE, **SPARSE, "reset_attention_mask": True}
 #: Models whose later passes must know where a token stands.

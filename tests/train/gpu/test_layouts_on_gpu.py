@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support import simulated_gpu
+from tests.support.layouts import BF16, DOCUMENTS, FP16, PIPE, RPE, SHARDS, SPARSE, TENSOR, TWO_STAGES
 from tests.support.ranks import run_ranks
 from tests.support.simulated_gpu.measure import STEPS, Measured, measure
 from tests.support.simulated_gpu.waits import listed
@@ -14,19 +15,13 @@ from tests.support.trials import Losses, Trial, train
 
 pytestmark = [pytest.mark.compiler, pytest.mark.timeout(900)]
 
-PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
-SEQUENCE_PARALLEL = TENSOR | {"sequence_parallel": True}
 RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 1}
 SELECTIVE = {"checkpoint_activations": "selective"}
-BF16: dict[str, Any] = {"bf16": {"enabled": True}}
-FP16: dict[str, Any] = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
 CPU_MEMORY = {"device": "cpu", "pin_memory": True}
 EXPERTS = {"moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1}
 MAMBA = {"attention_config": ["mamba", "global"], "mamba_inner_size": 64, "norm": "rmsnorm"}
 LORA = {"lora.rank": 4}
-DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
-SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
 #: Not Muon: torch.compile works on it for minutes.
 OF_TORCH = ("Adagrad", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop")
 
@@ -53,7 +48,7 @@ ONE: dict[str, Trial] = {
     "recomputed by DeepSpeed": Trial(RECOMPUTE | {"deepspeed_activation_checkpointing": True}),
     "sinusoidal": Trial({"pos_emb": "sinusoidal"}),
     "rotary": Trial({"pos_emb": "rotary"}),
-    "rpe": Trial({"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}),
+    "rpe": Trial(RPE),
     "alibi": Trial({"pos_emb": "alibi"}),
     "no positions": Trial({"pos_emb": "none"}),
     "documents": Trial(DOCUMENTS),
@@ -118,20 +113,18 @@ TWO: dict[str, Trial] = {
     "tp2": Trial(TENSOR),
     "tp2, pipeline": Trial(TENSOR | PIPE),
     "tp2, parallel residual": Trial(TENSOR | {"gpt_j_residual": True}),
-    "tp2, sequence parallel, recomputed selectively": Trial(SEQUENCE_PARALLEL | SELECTIVE),
-    "tp2, sequence parallel": Trial(SEQUENCE_PARALLEL),
-    "tp2, sequence parallel, recomputed, partitioned": Trial(
-        SEQUENCE_PARALLEL | RECOMPUTE | {"partition_activations": True}
-    ),
+    "tp2, sequence parallel, recomputed selectively": Trial(SHARDS | SELECTIVE),
+    "tp2, sequence parallel": Trial(SHARDS),
+    "tp2, sequence parallel, recomputed, partitioned": Trial(SHARDS | RECOMPUTE | {"partition_activations": True}),
     "tp2, recomputed, partitioned, in host memory": Trial(
         TENSOR | RECOMPUTE | {"partition_activations": True, "checkpoint_in_cpu": True}
     ),
-    "tp2, bf16, sequence parallel, ZeRO-1": zero(1, SEQUENCE_PARALLEL | {"precision": "bfloat16"}, **BF16),
+    "tp2, bf16, sequence parallel, ZeRO-1": zero(1, SHARDS | {"precision": "bfloat16"}, **BF16),
     "pp2": Trial(TWO_STAGES),
     "pp2, recomputed": Trial(TWO_STAGES | RECOMPUTE),
     "pp2, recomputed selectively": Trial(TWO_STAGES | SELECTIVE),
     "pp2, documents": Trial(TWO_STAGES | DOCUMENTS),
-    "pp2, rpe": Trial(TWO_STAGES | {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}),
+    "pp2, rpe": Trial(TWO_STAGES | RPE),
     "pp2, bf16": Trial(TWO_STAGES | {"precision": "bfloat16"}, BF16),
     "pp2, fp16": Trial(TWO_STAGES | {"precision": "fp16"}, FP16),
     "experts divided": Trial(EXPERTS | {"moe_expert_parallel_size": 2}),

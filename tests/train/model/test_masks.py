@@ -22,11 +22,11 @@ from neoxargs.train.ops.sparsity import Pattern, layout
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.layers import Weights
 from neoxargs.train.process.mesh import Axis
+from tests.support.layouts import RPE
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, small
 
 CPU, SEQ = torch.device("cpu"), SMALL["seq_length"]
 RANDOM_BLOCKS = {"block": 2, "different_layout_per_head": True, "num_random_blocks": 1}
-RPE = {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}
 
 
 def model(**changes: Any) -> GPT:

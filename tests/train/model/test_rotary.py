@@ -54,20 +54,15 @@ def _with_one_mscale(self: Scaling) -> float:
 
 
 def _of_the_shortest(right: Any) -> Any:
-    return lambda frequency, rotation, lengths: right(frequency, rotation, lengths * 0)
+    return lambda frequency, options, rotation, lengths: right(frequency, options, rotation, lengths * 0)
 
 
 def _of_twice_the_context(right: Any) -> Any:
-    def scaled(frequency: Any, rotation: Rotation, lengths: Any) -> Any:
-        assert rotation.scaling is not None
-        other = replace(rotation.scaling, context=2 * rotation.scaling.context)
-        return right(frequency, replace(rotation, scaling=other), lengths)
-
-    return scaled
+    return lambda frequency, options, *others: right(frequency, replace(options, context=2 * options.context), *others)
 
 
 def _unscaled(right: Any) -> Any:
-    return lambda frequency, rotation, lengths: frequency
+    return lambda frequency, *others: frequency
 
 
 @pytest.mark.parametrize("name", SCALINGS)

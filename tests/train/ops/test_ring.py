@@ -17,9 +17,8 @@ from neoxargs.train.ops.chunks import Chunks
 from neoxargs.train.ops.mask_rule import MaskRule
 from neoxargs.train.ops.tables import Tables
 from neoxargs.train.parallel.positions import Positions
-from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Axis
-from tests.support.ranks import run_ranks
+from tests.support.ranks import all_ranks, run_ranks
 
 BATCH, HEADS, KEYS, SEQ, WIDTH = 2, 4, 2, 32, 8
 SLOPES = (0.5, 0.25, 0.125, 0.0625)
@@ -56,10 +55,13 @@ def whole(query: Tensor, key: Tensor, value: Tensor, case: tuple[MaskRule, float
     return scores.softmax(-1) @ value, scores.logsumexp(-1)
 
 
+def causal(axis: Axis) -> Chunks:
+    return Chunks(MaskRule(), 0.0, SEQ // (2 * axis.size), None, Tables())
+
+
 def differences(fault: str = "", dtype: torch.dtype = torch.float32) -> dict[str, list[float]]:
     """Return by how much the results and gradients of each case differ from the definition, on one rank."""
-    process = setup.start("gloo", seed=1)
-    axis = Axis(process.world_size, process.rank, dist.group.WORLD)
+    axis = all_ranks()
     torch.manual_seed(0)
     inputs = [torch.randn(BATCH, heads, SEQ, WIDTH, dtype=dtype) for heads in (HEADS, KEYS, KEYS)]
     given = [torch.randn(BATCH, HEADS, SEQ, WIDTH, dtype=dtype), torch.randn(BATCH, HEADS, SEQ, dtype=dtype)]
@@ -79,7 +81,6 @@ def differences(fault: str = "", dtype: torch.dtype = torch.float32) -> dict[str
         )
         pairs = [*zip(expected, results, strict=True), *zip(*gradients, strict=True)]
         found[name] = [float((one[:, :, own] - other).abs().max()) for one, other in pairs]
-    setup.stop()
     return found
 
 
@@ -90,9 +91,7 @@ def against_torch() -> list[float]:
     """
     from torch.distributed.tensor.experimental._context_parallel import _attention as theirs
 
-    process = setup.start("gloo", seed=1)
-    group = dist.group.WORLD
-    axis = Axis(process.world_size, process.rank, group)
+    axis, group = all_ranks(), dist.group.WORLD
     own = Positions(axis, ring=axis.size).numbers(SEQ // axis.size)[0]
     torch.manual_seed(0)
     query, key, value, given = (torch.randn(BATCH, HEADS, SEQ, WIDTH)[:, :, own] for _ in range(4))
@@ -104,12 +103,11 @@ def against_torch() -> list[float]:
         group, 2, kernels._scaled_dot_product_flash_attention_for_cpu_backward.default, given, "grad_out",
         query, key, value, context, lse, is_causal=True, dropout_p=0.0,
     )  # fmt: skip
-    chunks = Chunks(MaskRule(), 0.0, SEQ // (2 * axis.size), None, Tables())
+    chunks = causal(axis)
     part = [each.clone().requires_grad_() for each in (query, key, value)]
     results = ring.ring_attention(*part, axis, chunks.attend, chunks.see)  # type: ignore[arg-type]
     pairs = zip((context, lse, *gradients), (*results, *torch.autograd.grad(results[0], part, given)), strict=True)
     found = [float((one - other).abs().max()) for one, other in pairs]
-    setup.stop()
     return found
 
 
@@ -154,9 +152,8 @@ def test_a_planted_fault_is_found(fault: str) -> None:
 
 def exchanged() -> tuple[int, int, int]:
     """Return the bytes that a rank sends forward and backward, and those of the largest tensor that it makes."""
-    process = setup.start("gloo", seed=1)
-    axis = Axis(process.world_size, process.rank, dist.group.WORLD)
-    chunks = Chunks(MaskRule(), 0.0, SEQ // (2 * axis.size), None, Tables())
+    axis = all_ranks()
+    chunks = causal(axis)
     own = SEQ // axis.size
     parts = [torch.randn(BATCH, heads, own, WIDTH, requires_grad=True) for heads in (HEADS, KEYS, KEYS)]
     sent: list[int] = []
@@ -177,7 +174,6 @@ def exchanged() -> tuple[int, int, int]:
         context, _ = ring.ring_attention(*parts, axis, block, chunks.see)  # type: ignore[arg-type]
         forward = sum(sent)
         context.sum().backward()
-    setup.stop()
     return forward, sum(sent) - forward, scores
 
 
@@ -204,14 +200,12 @@ def test_a_causal_mask_leaves_all_ranks_the_same_work(ranks: int) -> None:
 
 def kept() -> int:
     """Return the bytes that attention keeps for the backward pass on a rank."""
-    process = setup.start("gloo", seed=1)
-    axis = Axis(process.world_size, process.rank, dist.group.WORLD)
-    chunks = Chunks(MaskRule(), 0.0, SEQ // (2 * axis.size), None, Tables())
+    axis = all_ranks()
+    chunks = causal(axis)
     parts = [torch.randn(BATCH, heads, SEQ // axis.size, WIDTH, requires_grad=True) for heads in (HEADS, KEYS, KEYS)]
     stored: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: stored.append(x) or x, lambda x: x):  # type: ignore[func-returns-value]
         ring.ring_attention(*parts, axis, chunks.attend, chunks.see)  # type: ignore[arg-type]
-    setup.stop()
     return sum(each.nbytes for each in stored)
 
 

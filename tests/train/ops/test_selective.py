@@ -16,6 +16,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.selective import Recipe, Selective
 from neoxargs.train.parallel.layers import Weights
+from tests.support.layouts import RPE
 from tests.support.small_gpt import SMALL, VOCABULARY, batch, randomised, small
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norms of queries and keys": {"use_qk_layernorm": True, "num_kv_heads": 2},
     "normed residual": {"apply_residual_connection_post_layernorm": True},
     "rotary documents": {"pos_emb": "rotary", "reset_position_ids": True, "reset_attention_mask": True},
-    "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
+    "rpe": RPE,
     "ALiBi, window": {"pos_emb": "alibi", "sliding_window_width": 3},
     "OLMo 2": {"pos_emb": "rotary", "norm": "rmsnorm", "norm_placement": "after", "use_qk_layernorm": True,
                "qk_layernorm_scope": "all_heads", "num_kv_heads": 2},

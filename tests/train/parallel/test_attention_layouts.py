@@ -6,21 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.layouts import TENSOR, TWO_STAGES
+from tests.support.layouts import DOCUMENTS, RPE, SHARDS, SPARSE, TENSOR, TWO_STAGES
 from tests.support.trials import Losses, Trial, assert_same_curve, curves, staged
 
 STEPS = 4
 BOTH = TENSOR | TWO_STAGES
-SHARDS = TENSOR | {"sequence_parallel": True}
 WHOLE_SENT = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
 DIVIDED = {"partition_activations": True}
 RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 1}
-SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
+    "rpe": RPE,
     "alibi": {"pos_emb": "alibi"},
-    "documents": {"reset_position_ids": True, "reset_attention_mask": True},
+    "documents": DOCUMENTS,
     "rotary documents": {"pos_emb": "rotary", "reset_position_ids": True},
     "bigbird": {"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE},
     "window": {"sliding_window_width": 3, "num_kv_heads": 2},

@@ -33,15 +33,13 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process import collectives, mesh, setup
 from tests.support.experts import BY_FOUR, BY_TWO
-from tests.support.layouts import BF16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES
+from tests.support.layouts import BF16, DOCUMENTS, PIPE, RECOMPUTE, RPE, SHARDS, SPARSE, TENSOR, TWO_STAGES, zero
 from tests.support.planted import FAULTS
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 from tests.support.trials import Losses, Training, Trial, curves, staged, started, train
 
 ByName = dict[str, Tensor]
-DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
-SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
 RWKV = {"dim_att": 32, "head_size": 8, "ffn_dim": 96}
 KINDS: dict[str, dict[str, Any]] = {
     "causal": {"pos_emb": "rotary"},
@@ -52,7 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "learned documents": DOCUMENTS,
     "bounded": {"pos_emb": "rotary", "attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0},
     "alibi": {"pos_emb": "alibi"},
-    "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
+    "rpe": RPE,
     "grouped": {"pos_emb": "rotary", "num_kv_heads": 2},
     "grouped documents": {"pos_emb": "rotary", "num_kv_heads": 2, **DOCUMENTS},
     "one key": {"pos_emb": "rotary", "num_kv_heads": 1},
@@ -346,8 +344,6 @@ def test_the_messages_are_those_of_the_plan(style: str, kind: str, ranks: int) -
 # -- engines ----------------------------------------------------------------------------------------------------------
 
 STEPS = 2  # the loss of the second depends on the gradients of the first, and that of the validation on those of both
-ZERO1: dict[str, Any] = {"zero_optimization": {"stage": 1}}
-SHARDS = TENSOR | {"sequence_parallel": True}
 LORA = {"lora.rank": 4}
 OTHERS = {
     "by token": {"loss_average": "tokens"},
@@ -454,7 +450,7 @@ def trials(world: int, base: str) -> dict[str, Trial]:
         for kind in ("grouped", "grouped documents"):
             found[f"{kind}, cp4, hybrid"] = Trial(KINDS[kind] | CP4 | HYBRID)
         found["learned, cp2 x dp2"] = Trial(CP2)
-        found["learned, cp2 x dp2, pipeline, ZeRO-1"] = Trial(CP2 | PIPE, ZERO1)
+        found["learned, cp2 x dp2, pipeline, ZeRO-1"] = Trial(CP2 | PIPE, zero(1))
         found["by token, cp2 x dp2"] = Trial(OTHERS["by token"] | CP2)
         found["recomputed, cp2 x pp2, shared"] = Trial(RECOMPUTE | CP2 | TENSOR | {"partition_activations": True})
         found["bf16, cp2 x dp2, buckets"] = Trial(CP2, BF16)

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.layouts import BF16, FP16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES
+from tests.support.layouts import BF16, FP16, PIPE, RECOMPUTE, TENSOR, TWO_STAGES, zero
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, assert_same_curve, curves, overflow, resume, staged
 
 STEPS = 8
 #: Whose steps depend on the norms of whole weights.
 LAMB = {"optimizer.type": "Lamb"}
-
-
-def zero(stage: int) -> dict[str, object]:
-    return {"zero_optimization": {"stage": stage}}
 
 
 ONE_PROCESS = {

@@ -21,7 +21,7 @@ from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
 from neoxargs.train.process.shared_memory import Channel
-from tests.support.layouts import BF16
+from tests.support.layouts import BF16, DOCUMENTS, SHARDS, zero
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.selection import mostly_slow
 from tests.support.small_gpt import VOCABULARY, batch, load_shards, randomised, small
@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "side by side": SIDE_BY_SIDE,
     "side by side, tied": SIDE_BY_SIDE | {"gpt_j_tied": True},
     "norms of queries and keys": {"use_qk_layernorm": True, "num_kv_heads": 2},
-    "documents": {"reset_position_ids": True, "reset_attention_mask": True},
+    "documents": DOCUMENTS,
     "waves": {"pos_emb": "sinusoidal", "norm": "scalenorm"},
     "z loss": {"z_loss": 0.1},
     "norms after, over all heads": {
@@ -159,18 +159,11 @@ def test_masks(summed_together: bool) -> None:
     assert loss == same == pytest.approx(one.item(), abs=1e-5)
 
 
-SHARDS = {"model_parallel_size": 2, "sequence_parallel": True}
-
-
 def both(changes: dict[str, Any], deepspeed: dict[str, Any]) -> tuple[Trial, Trial]:
     """The trial with whole sequences on each tensor parallel rank, and with shards."""
     stage = deepspeed.get("zero_optimization", {}).get("stage", 0)
     base = {"zero_optimization.stage": stage, **changes}
     return Trial(base | SHARDS | {"sequence_parallel": False}, deepspeed), Trial(base | SHARDS, deepspeed)
-
-
-def zero(stage: int) -> dict[str, Any]:
-    return {"zero_optimization": {"stage": stage}}
 
 
 #: World size -> trials of every kind of optimizer in which DeepSpeed keeps gradients.
