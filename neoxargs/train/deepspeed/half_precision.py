@@ -17,6 +17,7 @@ from torch import Tensor
 
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.buckets import reduction_of
+from neoxargs.train.deepspeed.optimizer_view import own_elements
 from neoxargs.train.parallel.gradient_norm import clip_, gradient_norm
 from neoxargs.train.process.mesh import Mesh
 
@@ -168,7 +169,7 @@ def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     own = optimizer.fp32_groups_gradient_flat_partition
     in_buckets = reduction_of(optimizer) is not None  # then each rank has the means of its own partitions only
     pairs = list(zip(chain(*optimizer.bf16_groups), chain(*optimizer.fp32_groups_gradients), strict=True))
-    parts = [(weight, _fragment(weight, gradient)) for weight, gradient in pairs] if in_buckets else pairs
+    parts = [(weight, own_elements(weight, gradient)) for weight, gradient in pairs] if in_buckets else pairs
     norm = gradient_norm(parts, mesh, partitioned=in_buckets)
     vars(optimizer)["_global_grad_norm"] = norm  # which the engine reads; DeepSpeed's own step sets it first
     if optimizer.clip_grad > 0:
@@ -183,11 +184,3 @@ def _bf16_step(optimizer: interface.Bf16, mesh: Mesh) -> None:
     # Casts this rank's fp32 partition to bf16 and gathers those of the other data parallel ranks.
     optimizer.update_lp_params()
     optimizer.clear_hp_grads()
-
-
-def _fragment(weight: Any, gradient: Tensor) -> Tensor | None:
-    """Return the elements of a gradient that lie in this rank's partition."""
-    if weight._hp_mapping is None:
-        return None
-    address = weight._hp_mapping.lp_fragment_address
-    return gradient.flatten().narrow(0, address.start, address.numel)

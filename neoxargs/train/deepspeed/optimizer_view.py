@@ -189,9 +189,13 @@ def _gradient(weight: nn.Parameter) -> Tensor | None:
     gradient = stored_gradient(weight)
     if not isinstance(weight, interface.Linked):
         return gradient
-    if weight._hp_mapping is None or gradient is None:
+    return None if gradient is None else own_elements(weight, gradient)
+
+
+def own_elements(weight: interface.Linked, gradient: Tensor) -> Tensor | None:
+    """Return what of a gradient, which may be only that, lies in this rank's partition, flat; None if nothing does."""
+    if weight._hp_mapping is None:
         return None
-    # `lp_fragment_address`: which elements of the weight lie in this rank's partition.
     address, flat = weight._hp_mapping.lp_fragment_address, gradient.flatten()
     return flat if flat.numel() == address.numel else flat.narrow(0, address.start, address.numel)
 

@@ -50,11 +50,6 @@ class AddedLosses:
         self.gradient = loss_scale / micro_batches
         self.means.clear()
 
-    def record(self, values: Mapping[str, Tensor]) -> None:
-        """Add the terms of one layer and micro batch, each (), to the means of the step."""
-        for name, value in values.items():
-            self.means.add(name, value, torch.ones_like(value))
-
 
 class _Add(torch.autograd.Function):
     @staticmethod
@@ -65,6 +60,7 @@ class _Add(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # In the backward pass, which runs once per layer and micro batch, also where the forward pass is repeated.
-        ctx.to.record(ctx.values)
+        for name, value in ctx.values.items():
+            ctx.to.means.add(name, value, torch.ones_like(value))
         # autograd multiplies this with what produced the summands: as if they had been added to the loss itself.
         return gradient, torch.full_like(ctx.summands, ctx.to.gradient), None, None

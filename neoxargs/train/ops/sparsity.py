@@ -8,7 +8,7 @@ run's seed, the layer and the head only; DeepSpeed draws them independently on e
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,11 +50,6 @@ class Pattern:
     @property
     def blocks(self) -> int:
         return self.seq_length // self.block
-
-    @property
-    def bidirectional(self) -> bool:
-        """Whether the layout is the one for bidirectional attention; the causal mask still applies."""
-        return self.attention == "bidirectional"
 
 
 def layer_pattern(config: Config, layer: int, seed: int) -> Pattern | None:
@@ -110,11 +105,7 @@ def _fixed(pattern: Pattern, head: int) -> Blocks:
         firsts.append(min(full_windows + summary, count - pattern.num_global_blocks))
     global_blocks = [block for first in firsts for block in range(first, first + pattern.num_global_blocks)]
     lengths = [min(wide, count - start) for start in range(0, count, wide)]
-    return (
-        _windows(lengths)
-        | _columns(pattern, global_blocks)
-        | _rows(pattern, global_blocks, pattern.horizontal_global_attention)
-    )
+    return _windows(lengths) | _global(pattern, global_blocks, pattern.horizontal_global_attention)
 
 
 def _variable(pattern: Pattern, head: int) -> Blocks:
@@ -127,10 +118,8 @@ def _variable(pattern: Pattern, head: int) -> Blocks:
         lengths.append(min(size, left))
         left -= size
         size = next(sizes, size)
-    global_blocks = _global_blocks(pattern)
-    ranges = [range(count)] * count
-    blocks = _windows(lengths) | _columns(pattern, global_blocks) | _random(pattern, head, ranges)
-    return blocks | _rows(pattern, global_blocks, pattern.horizontal_global_attention)
+    blocks = _windows(lengths) | _random(pattern, head, [range(count)] * count)
+    return blocks | _global(pattern, _global_blocks(pattern), pattern.horizontal_global_attention)
 
 
 def _local(pattern: Pattern, head: int) -> Blocks:
@@ -141,18 +130,17 @@ def _local(pattern: Pattern, head: int) -> Blocks:
 def _bigbird(pattern: Pattern, head: int) -> Blocks:
     """A sliding window, the first blocks, and random blocks (arXiv:2007.14062)."""
     global_blocks = range(min(pattern.num_global_blocks, pattern.blocks))
-    ranges = [range(pattern.blocks if pattern.bidirectional else row + 1) for row in range(pattern.blocks)]
+    # Of bidirectional attention, to which the causal mask still applies.
+    both = pattern.attention == "bidirectional"
+    ranges = [range(pattern.blocks if both else row + 1) for row in range(pattern.blocks)]
     near = _sliding(pattern, pattern.num_sliding_window_blocks or 3)
-    return (
-        near | _random(pattern, head, ranges) | _columns(pattern, global_blocks) | _rows(pattern, global_blocks, True)
-    )
+    return near | _random(pattern, head, ranges) | _global(pattern, global_blocks, True)
 
 
 def _longformer(pattern: Pattern, head: int) -> Blocks:
     """A sliding window and the given global blocks (arXiv:2004.05150)."""
-    global_blocks = _global_blocks(pattern)
     near = _sliding(pattern, pattern.num_sliding_window_blocks or 3)
-    return near | _columns(pattern, global_blocks) | _rows(pattern, global_blocks, True)
+    return near | _global(pattern, _global_blocks(pattern), True)
 
 
 _KINDS: dict[str, Callable[[Pattern, int], Blocks]] = {
@@ -181,14 +169,10 @@ def _sliding(pattern: Pattern, width: int) -> Blocks:
     return {(row, column) for row in range(count) for column in range(max(0, row - half), min(row + half + 1, count))}
 
 
-def _columns(pattern: Pattern, columns: Iterable[int]) -> Blocks:
-    """All blocks attend to `columns`."""
-    return {(row, column) for row in range(pattern.blocks) for column in columns}
-
-
-def _rows(pattern: Pattern, rows: Iterable[int], wanted: bool) -> Blocks:
-    """`rows` attend to all blocks, if `wanted`."""
-    return {(row, column) for row in rows for column in range(pattern.blocks)} if wanted else set()
+def _global(pattern: Pattern, blocks: Sequence[int], attend: bool) -> Blocks:
+    """All blocks attend to `blocks`, and these to all if they `attend`."""
+    attended = {(row, column) for row in range(pattern.blocks) for column in blocks}
+    return attended | {(column, row) for row, column in attended} if attend else attended
 
 
 def _global_blocks(pattern: Pattern) -> list[int]:

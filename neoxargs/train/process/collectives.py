@@ -93,13 +93,7 @@ def start_sum(x: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor
     """
     if torch.compiler.is_compiling():
         return _when_done(_functional.all_reduce(x, "sum", _name(group)))
-    work = all_reduce(x, group=group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return x
-
-    return finish
+    return _waiting(all_reduce(x, group=group, async_op=True), x)
 
 
 def start_scatter(summands: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
@@ -117,12 +111,7 @@ def start_scatter(summands: Tensor, group: dist.ProcessGroup | None) -> Callable
         work = dist.reduce_scatter_tensor(local, summands, group=group, async_op=True)
     else:
         work = dist.reduce_scatter(local, list(summands), group=group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return local
-
-    return finish
+    return _waiting(work, local)
 
 
 def gather(shard: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -153,6 +142,14 @@ def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
 
 #: Collectives that return new tensors, which torch.compile can have in a graph.
 _functional: Any = torch.ops._c10d_functional
+
+
+def _waiting(work: Any, x: Tensor) -> Callable[[], Tensor]:
+    def finish() -> Tensor:
+        work.wait()
+        return x
+
+    return finish
 
 
 def _when_done(started: Tensor) -> Callable[[], Tensor]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from neoxargs.processes.failures import CurrentRank
 from neoxargs.processes.flight_records import record_file
-from neoxargs.processes.watch import Watch
 
 #: Seconds between two looks at whether the record is wanted.
 INTERVAL = 0.5
@@ -22,16 +20,17 @@ INTERVAL = 0.5
 
 def write_when_asked(rank: CurrentRank | None) -> None:
     """Start the thread, in a rank with a supervisor."""
-    if rank is not None and rank.watch is not None:
-        arguments = rank.watch, record_file(rank.logs, rank.rank)
-        threading.Thread(target=_write_when_asked, args=arguments, name="flight recorder", daemon=True).start()
+    if rank is None or rank.watch is None:
+        return
+    watch, file = rank.watch, record_file(rank.logs, rank.rank)
 
+    def write() -> None:
+        while not watch.record_wanted:
+            time.sleep(INTERVAL)
+        with contextlib.suppress(OSError):
+            file.write_bytes(record())
 
-def _write_when_asked(watch: Watch, file: Path) -> None:
-    while not watch.record_wanted:
-        time.sleep(INTERVAL)
-    with contextlib.suppress(OSError):
-        file.write_bytes(record())
+    threading.Thread(target=write, name="flight recorder", daemon=True).start()
 
 
 def record() -> bytes:

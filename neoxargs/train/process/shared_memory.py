@@ -90,7 +90,17 @@ class Channel:
     def wait_for_all(self) -> None:
         """Wait until all other ranks have called `put`."""
         for other in self.others.values():
-            _await(other)
+            try:
+                with torch.profiler.record_function("shared memory: wait for another rank"):
+                    notice = other.recv(1)
+            except TimeoutError:
+                waited = f"timed out after {other.gettimeout():.0f} s"
+                raise Lost(f"shared memory: {waited}, because another rank of this host did not answer") from None
+            except ConnectionError as error:
+                raise Lost(f"shared memory: {error.strerror}") from None
+            # An empty read means that the other end is closed.
+            if not notice:
+                raise Lost("shared memory: Connection closed by peer")
 
     def _finish(self) -> None:
         if self.unfinished is not None:
@@ -221,18 +231,3 @@ def _view(memory: Tensor, part: Tensor) -> Tensor:
 
 class Lost(RuntimeError):
     """Another rank has ended, or does not answer. The words are those that processes/failures.py looks for."""
-
-
-def _await(other: socket.socket) -> None:
-    """Wait for a notice of another rank."""
-    try:
-        with torch.profiler.record_function("shared memory: wait for another rank"):
-            notice = other.recv(1)
-    except TimeoutError:
-        waited = f"timed out after {other.gettimeout():.0f} s"
-        raise Lost(f"shared memory: {waited}, because another rank of this host did not answer") from None
-    except ConnectionError as error:
-        raise Lost(f"shared memory: {error.strerror}") from None
-    # An empty read means that the other end is closed.
-    if not notice:
-        raise Lost("shared memory: Connection closed by peer")

@@ -42,6 +42,10 @@ class Adapter(nn.Module):
         self.B = weights.parameter("B", size, zeros, split=up, parts=slices)
         self.dropout, self.partial = options.dropout, partial
         self.tensor, self.sequence = weights.ranks.tensor, weights.ranks.sequence
+        if not target.cuts_inputs:  # each rank applies A to its shard of the sequence
+            register_gradient_sum([self.A], self.sequence)
+        else:  # each applies B to its shard of the sequence or, if partial, to its own summand of A x
+            register_gradient_sum([self.B], self.tensor if partial else self.sequence)
 
     def _narrowed(self, x: Tensor, axis: Axis) -> Tensor:
         """Return x after dropout, times A: (B, S, L). axis: the ranks that have other elements of x."""
@@ -54,10 +58,6 @@ class Adapter(nn.Module):
 class ColumnAdapter(Adapter):
     """An adapter beside a column layer: x_BSD -> (B, S, outputs / ranks)."""
 
-    def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
-        super().__init__(options, target, name, weights, partial)
-        register_gradient_sum([self.A], self.sequence)  # each rank applies it to its shard of the sequence
-
     def forward(self, x_BSD: Tensor, factor: float) -> Tensor:
         # Scaled here, where there are only L numbers per token.
         narrow_BSL = self._narrowed(x_BSD, self.sequence) * factor
@@ -67,11 +67,6 @@ class ColumnAdapter(Adapter):
 
 class RowAdapter(Adapter):
     """An adapter beside a row layer: x_BSF, this rank's inputs -> (B, S, D), or this rank's summand if `partial`."""
-
-    def __init__(self, options: Lora, target: Target, name: str, weights: Weights, partial: bool) -> None:
-        super().__init__(options, target, name, weights, partial)
-        # If partial, each rank applies B to its own summand of A x; otherwise to its shard of the sequence.
-        register_gradient_sum([self.B], self.tensor if self.partial else self.sequence)
 
     def forward(self, x_BSF: Tensor, factor: float) -> Tensor:
         narrow_BSL = self._narrowed(x_BSF, self.tensor)  # one summand on each rank
