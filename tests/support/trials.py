@@ -97,6 +97,26 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
     return outcomes
 
 
+def saved_after_three(trial: Trial, folder: str) -> list[float]:
+    """Save a checkpoint of step 3, and return the losses of steps 4 to 6."""
+    process, training = setup.start("nccl", seed=1), Training(trial, save=folder)
+    for _ in range(3):
+        training.step()
+    training.save(process, 3)
+    return [training.step() for _ in range(3)]
+
+
+def resumed(trials: dict[str, Trial], folder: str) -> dict[str, list[float]]:
+    """Return for each trial the losses of steps 4 to 6 from the checkpoint in the folder."""
+    process, found = setup.start("nccl", seed=1), {}
+    for name, trial in trials.items():
+        training = Training(trial, load=folder)
+        training.load(process)
+        found[name] = [training.step() for _ in range(3)]
+        mesh.destroy_groups()
+    return found
+
+
 def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
     """Return of three steps on one batch the losses, which were skipped, and whether the learning rate is unchanged."""
     _, training = next(started({"": trial}))

@@ -162,6 +162,6 @@ class Mpu:
         for name, axis in axes.items():
             for what, value in {"group": axis.group, "rank": axis.rank, "world_size": axis.size}.items():
                 setattr(self, f"get_{name}_parallel_{what}", lambda value=value: value)
-        #: The ranks of the run in two of the groups, the first of the one, and all of the other.
+        # By their numbers in the run: the first of the tensor parallel ranks, and the data parallel ranks.
         self.get_tensor_model_parallel_src_rank = lambda: dist.get_process_group_ranks(mesh.tensor.group)[0]
         self.get_data_parallel_group_ranks = lambda: dist.get_process_group_ranks(mesh.data.group)

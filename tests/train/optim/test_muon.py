@@ -20,11 +20,11 @@ from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.optim.muon import orthogonal
 from neoxargs.train.parallel.layers import join_slices
-from neoxargs.train.process import mesh, setup
+from neoxargs.train.process import setup
 from tests.support.layouts import BF16, FP16
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import batch, build
-from tests.support.trials import SAMPLES, Losses, Training, Trial, resume, started, train
+from tests.support.trials import SAMPLES, Losses, Training, Trial, resume, resumed, saved_after_three, started, train
 
 MUON = {"optimizer.type": "Muon", "lr": 0.02, "optimizer.params.lr": 0.02}
 #: Grouped queries and a gated MLP: weights that consist of several matrices.
@@ -313,28 +313,8 @@ def test_fused_weights_are_whole_with_zero() -> None:
 def test_a_run_continues_from_its_checkpoint(tmp_path: Any) -> None:
     trials = {name: LAYOUTS[name] for name in ("ZeRO-0", "ZeRO-1", "ZeRO-3", "bf16", "pp", "tp")}
     found = run_ranks(resume, 2, trials, str(tmp_path), timeout=250)[0]
-    for name, (uninterrupted, resumed) in found.items():
-        assert resumed == uninterrupted, name
-
-
-def saved_after_three(trial: Trial, folder: str) -> list[float]:
-    """Save a checkpoint of step 3, and return the losses of steps 4 to 6."""
-    process, here = setup.start("gloo", seed=1), Training(trial, save=folder)
-    for _ in range(3):
-        here.step()
-    here.save(process, 3)
-    return [here.step() for _ in range(3)]
-
-
-def resumed(trials: dict[str, Trial], folder: str) -> dict[str, list[float]]:
-    """Return for each trial the losses of steps 4 to 6 from the checkpoint in the folder."""
-    process, found = setup.start("gloo", seed=1), {}
-    for name, trial in trials.items():
-        here = Training(trial, load=folder)
-        here.load(process)
-        found[name] = [here.step() for _ in range(3)]
-        mesh.destroy_groups()
-    return found
+    for name, (uninterrupted, continued) in found.items():
+        assert continued == uninterrupted, name
 
 
 ELSEWHERE = {

@@ -85,14 +85,6 @@ def test_a_checkpoint_may_differ_in_the_first_rate_or_not_know_it() -> None:
         assert schedule.get_lr()[0] == 1e-3
 
 
-@pytest.mark.parametrize(("reload", "lr"), [("ours", 1e-3), ("theirs", 2e-3)])
-def test_who_wins_can_be_chosen(reload: str, lr: float) -> None:
-    saved = Schedule(optimizer(), replace(CURVE, lr=2e-3)).state_dict() | {"iteration": 10}
-    schedule = Schedule(optimizer(), CURVE, reload)
-    schedule.load_state_dict(saved)
-    assert schedule.get_lr()[0] == lr
-
-
 def test_schedules_of_deepspeed_continue_with_a_new_optimizer() -> None:
     from deepspeed.runtime.lr_schedules import WarmupLR
 

@@ -31,13 +31,13 @@ from neoxargs.train.model.experts import layer as experts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
-from neoxargs.train.process import collectives, mesh, setup
+from neoxargs.train.process import collectives, mesh
 from tests.support.experts import BY_FOUR, BY_TWO
 from tests.support.layouts import BF16, DOCUMENTS, PIPE, RECOMPUTE, RPE, SHARDS, SPARSE, TENSOR, TWO_STAGES, zero
 from tests.support.planted import FAULTS
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, randomised, small
-from tests.support.trials import Losses, Training, Trial, curves, staged, started, train
+from tests.support.trials import Losses, Trial, curves, resumed, saved_after_three, staged, started, train
 
 ByName = dict[str, Tensor]
 RWKV = {"dim_att": 32, "head_size": 8, "ffn_dim": 96}
@@ -629,27 +629,6 @@ def test_recomputation_draws_the_same_numbers(fault: str) -> None:
         assert same == (not fault or name.endswith("kept")), name
 
 
-def saved(folder: str, trial: Trial) -> list[float]:
-    """Losses of the steps 4 and 5 after a checkpoint of step 3."""
-    process = setup.start("nccl", seed=1)
-    training = Training(trial, save=folder)
-    for _ in range(3):
-        training.step()
-    training.save(process, 3)
-    return [training.step() for _ in range(2)]
-
-
-def resumed(folder: str, trials: dict[str, Trial]) -> dict[str, list[float]]:
-    process = setup.start("nccl", seed=1)
-    found = {}
-    for name, trial in trials.items():
-        training = Training(trial, load=folder)
-        training.load(process)
-        found[name] = [training.step() for _ in range(2)]
-        mesh.destroy_groups()
-    return found
-
-
 GROUPED = KINDS["grouped"]
 RESUMED = {
     1: {"alone": Trial(GROUPED)},
@@ -680,7 +659,7 @@ RESUMED_EXPERTS = {
 def test_a_checkpoint_is_independent_of_the_axis(
     tmp_path: Path, config: dict[str, Any], layouts: dict[int, dict[str, Trial]]
 ) -> None:
-    unbroken = run_ranks(saved, 2, str(tmp_path), staged(1, config | CP2))[0]
+    unbroken = run_ranks(saved_after_three, 2, staged(1, config | CP2), str(tmp_path))[0]
     for world, trials in layouts.items():
-        for name, curve in run_ranks(resumed, world, str(tmp_path), trials)[0].items():
+        for name, curve in run_ranks(resumed, world, trials, str(tmp_path))[0].items():
             assert curve == pytest.approx(unbroken, rel=5e-6), name
