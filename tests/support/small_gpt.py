@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Ranks, Weights
-from neoxargs.train.process.mesh import Axis, build_mesh
+from neoxargs.train.parallel.layers import Ranks, Weights, rank_slice, shards_of
+from neoxargs.train.process.mesh import build_mesh
 from neoxargs.train.process.setup import init_distributed
 
 SMALL: dict[str, Any] = {
@@ -59,18 +59,16 @@ def randomised(model: nn.Module) -> nn.Module:
     return model
 
 
-def load_shards(module: nn.Module, full: dict[str, Tensor], axis: Axis) -> None:
-    """Fill this rank's parameters with their shards of the full tensors. axis: the tensor parallel ranks."""
+def own_shard(full: Tensor, weight: nn.Parameter) -> Tensor:
+    """Return what this rank has of a full tensor of this weight."""
+    return reduce(rank_slice, shards_of(weight), full)
+
+
+def load_shards(module: nn.Module, full: dict[str, Tensor]) -> None:
+    """Fill this rank's parameters with their shards of the full tensors."""
     with torch.no_grad():
-        for name, parameter in named_weights(module).items():
-            parameter.copy_(_shard(full[name], parameter.shape, axis))
-
-
-def _shard(full: Tensor, shape: torch.Size, axis: Axis) -> Tensor:
-    for dimension, (size, full_size) in enumerate(zip(shape, full.shape, strict=True)):
-        if size != full_size:
-            return full.chunk(axis.size, dimension)[axis.rank]
-    return full
+        for name, weight in named_weights(module).items():
+            weight.copy_(own_shard(full[name], weight))
 
 
 def join_shards(ranks: list[dict[str, Tensor]], templates: dict[str, Tensor]) -> dict[str, Tensor]:

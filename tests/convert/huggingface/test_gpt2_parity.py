@@ -14,7 +14,6 @@ from neoxargs.train.micro_batch import MicroBatch, to_pipeline
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
-from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import (
     VOCABULARY,
@@ -108,13 +107,13 @@ def plain(model: GPT) -> tuple[Tensor, ByName]:
 def test_one_rank(tied: bool, checkpoint_layers: int) -> None:
     model = GPT(small(no_weight_tying=not tied), VOCABULARY, Weights(), Shared())
     model.checkpoint_layers = checkpoint_layers
-    load_shards(model, expected(tied)[0], Axis())
+    load_shards(model, expected(tied)[0])
     assert_same(*plain(model), tied)
 
 
 def tensor_parallel(weights: ByName) -> tuple[Tensor, ByName]:
     model = GPT(small(), VOCABULARY, Weights(ranks=Ranks(all_ranks())), Shared())
-    load_shards(model, weights, all_ranks())
+    load_shards(model, weights)
     return plain(model)
 
 
@@ -130,7 +129,7 @@ def pipeline(weights: ByName) -> tuple[Tensor | None, ByName]:
     import deepspeed
 
     model = build(small(pipe_parallel_size=2))
-    load_shards(model, weights, Axis())
+    load_shards(model, weights)
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),

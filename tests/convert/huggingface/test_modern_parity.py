@@ -17,7 +17,6 @@ from neoxargs.train.model.mlp import feed_forward_activation
 from neoxargs.train.model.norm import norm
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
-from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, load_shards, randomised, small
 
@@ -108,38 +107,29 @@ def expected(name: str) -> tuple[ByName, Tensor, ByName]:
     return ours(name, {key: p.detach() for key, p in parameters.items()}), logits.detach(), gradients
 
 
-def shares(name: str, whole: ByName, axis: Axis) -> ByName:
-    """Return full tensors with the rows of gated matrices in rank order: each rank has a shard of both halves."""
-    if name != "llama":
-        return whole
-    gated = {key: value for key, value in whole.items() if "dense_h_to_4h" in key}
-    dealt = {key: value.unflatten(0, (2, axis.size, -1)).transpose(0, 1).flatten(0, 2) for key, value in gated.items()}
-    return whole | dealt
-
-
-def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[ByName, Tensor, ByName]) -> None:
+def assert_same(model: GPT, answer: tuple[ByName, Tensor, ByName]) -> None:
     """Return the logits and this rank's slices of the gradients."""
     weights, logits, gradients = answer
     tokens, labels = batch(2)
-    load_shards(model, shares(name, weights, axis), axis)
+    load_shards(model, weights)
     torch.testing.assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
     model(tokens, labels).backward()
     found = {key: p.grad for key, p in named_weights(model).items()}
     assert found.keys() == gradients.keys()
-    load_shards(model, shares(name, gradients, axis), axis)
+    load_shards(model, gradients)
     for key, slice_of in named_weights(model).items():
         torch.testing.assert_close(found[key], slice_of, rtol=1e-4, atol=1e-4, msg=lambda m, n=key: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_rank(name: str) -> None:
-    assert_same(GPT(small(**MODELS[name]), VOCABULARY, Weights(), Shared()), name, Axis(), expected(name))
+    assert_same(GPT(small(**MODELS[name]), VOCABULARY, Weights(), Shared()), expected(name))
 
 
 def each_rank(answers: dict[str, tuple[ByName, Tensor, ByName]]) -> None:
     axis = all_ranks()
     for name, answer in answers.items():
-        assert_same(GPT(small(**MODELS[name]), VOCABULARY, Weights(ranks=Ranks(axis)), Shared()), name, axis, answer)
+        assert_same(GPT(small(**MODELS[name]), VOCABULARY, Weights(ranks=Ranks(axis)), Shared()), answer)
 
 
 def test_two_tensor_parallel_ranks() -> None:

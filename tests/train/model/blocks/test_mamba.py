@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from neoxargs.facts.model import parameters
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.optim.build import parameter_groups
-from neoxargs.train.parallel.layers import Ranks, Weights, rank_slice, shards_of
+from neoxargs.train.parallel.layers import Ranks, Weights
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, small
+from tests.support.small_gpt import VOCABULARY, batch, load_shards, own_shard, small
 
 MAMBA: dict[str, Any] = {
     "attention_config": ["mamba", "mamba"], "mamba_inner_size": 64, "pos_emb": "none", "norm": "rmsnorm",
@@ -115,23 +115,15 @@ def each_rank(changes: dict[str, Any], weights: ByName, logits: Tensor, gradient
             Weights(ranks=Ranks(all_ranks(), sequence_parallel=sequence)),
             Shared(),
         )
-        with torch.no_grad():
-            for name, weight in mine.named_parameters():
-                weight.copy_(_slice(weights[name], weight))
+        load_shards(mine, weights)
         tokens, labels = batch(3)
         torch.testing.assert_close(mine(tokens), logits, atol=1e-5, rtol=1e-4)
         mine(tokens, labels).backward()
         for name, weight in mine.named_parameters():
-            expected = _slice(gradients[name], weight)
+            expected = own_shard(gradients[name], weight)
             torch.testing.assert_close(
                 weight.grad, expected, atol=1e-5, rtol=1e-3, msg=partial("{}, {}: {}".format, sequence, name)
             )
-
-
-def _slice(full: Tensor, weight: nn.Parameter) -> Tensor:
-    for shard in shards_of(weight):
-        full = rank_slice(full, shard)
-    return full
 
 
 @pytest.mark.parametrize("changes", [{}, BIASES, MIXED])

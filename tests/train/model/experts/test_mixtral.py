@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from functools import reduce
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
-from neoxargs.train.parallel.layers import Ranks, TensorShard, Weights, join_slices, rank_slice, shards_of
+from neoxargs.train.parallel.layers import Ranks, TensorShard, Weights, join_slices, rank_slice
 from neoxargs.train.process.mesh import ALONE, Axis
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, randomised, small
+from tests.support.small_gpt import VOCABULARY, batch, load_shards, own_shard, randomised, small
 
 EXPERTS, WIDTH = 4, 44
 MIXTRAL: dict[str, Any] = {
@@ -78,26 +77,20 @@ def answer() -> Answer:
     return ours({name: p.detach() for name, p in parameters.items()}), logits.detach(), gradients
 
 
-def shard(full: Tensor, weight: nn.Parameter) -> Tensor:
-    return reduce(rank_slice, shards_of(weight), full)
-
-
 def assert_same(model: GPT, answer: Answer, replicas: Axis = ALONE) -> None:
     """replicas: ranks that divide the batch; the gradients are then averaged over them."""
     weights, logits, gradients = answer
     tokens, labels, logits = (x.chunk(replicas.size)[replicas.rank] for x in (*batch(2), logits))
     parameters = named_weights(model)
     assert parameters.keys() == weights.keys()
-    with torch.no_grad():
-        for name, weight in parameters.items():
-            weight.copy_(shard(weights[name], weight))
+    load_shards(model, weights)
     torch.testing.assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
     model(tokens, labels).backward()
     for name, weight in parameters.items():
         weight.grad /= replicas.size
         if replicas.size > 1 and not hasattr(weight, "expert_shard"):
             torch.distributed.all_reduce(weight.grad)
-        expected = shard(gradients[name], weight)
+        expected = own_shard(gradients[name], weight)
         torch.testing.assert_close(weight.grad, expected, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 

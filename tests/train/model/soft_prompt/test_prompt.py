@@ -17,7 +17,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.model.soft_prompt.prompt import NAME, is_prompt, make_room
 from neoxargs.train.parallel.layers import Weights
-from neoxargs.train.process import mesh, setup
+from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, load_shards, randomised, small
 from tests.support.trials import Trial, train
@@ -95,7 +95,7 @@ def gradient_on_this_rank(full: dict[str, Tensor], changes: dict[str, Any]) -> t
     setup.start("gloo", seed=1)
     config = small(**MODEL | changes)
     model = build(config)
-    load_shards(model, full, mesh.build_mesh(config).tensor)
+    load_shards(model, full)
     freeze_all_but(is_prompt, model)
     loss = model(**vars(make_room(MicroBatch(*batch(3)), COUNT)))
     loss.backward()
