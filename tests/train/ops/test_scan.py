@@ -44,8 +44,7 @@ def test_it_is_the_recurrence(seq: int, with_resets: bool) -> None:
         y, last = run(given, state)
         gradients = torch.autograd.grad((y * weights).sum() + (3 * last).sum(), (*given[:6], state))
         found.append((y, last, *gradients))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*found)
 
 
 def test_strong_decay_stays_finite() -> None:
