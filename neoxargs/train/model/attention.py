@@ -128,7 +128,7 @@ class SelfAttention(nn.Module):
         if self.exchanges_heads:
             context_BSNH = heads_to_positions(context_BNSH.transpose(1, 2), self.context)
             return self.dense(context_BSNH.flatten(2))  # type: ignore[no-any-return]
-        return self.dense(self.recompute(lambda x_BNSH: x_BNSH.transpose(1, 2).flatten(2), context_BNSH))  # type: ignore[no-any-return]
+        return self.dense(self.recompute(_by_token, context_BNSH))  # type: ignore[no-any-return]
 
     def _of_all_positions(self, mixed: Tensor) -> Tensor:
         """Return `mixed` of all positions and this context parallel rank's heads, from that of its positions."""
@@ -270,6 +270,11 @@ def is_half(x: Tensor) -> bool:
 def _by_head(x_BSKGH: Tensor) -> Tensor:
     """x_BSKGH -> x_BNSH, with N = K x G."""
     return x_BSKGH.flatten(2, 3).transpose(1, 2)
+
+
+def _by_token(context_BNSH: Tensor) -> Tensor:
+    """context_BNSH -> (B, S, N x H)."""
+    return context_BNSH.transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)
