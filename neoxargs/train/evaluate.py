@@ -21,7 +21,7 @@ import torch.distributed as dist
 from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
+from neoxargs.config.value import Source
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts.context import undivided_evaluation
 from neoxargs.facts.data import SPLITS
@@ -95,13 +95,12 @@ def for_evaluation(config: Config) -> Config:
 def _without_preferences(config: Config) -> Config:
     """Return the configuration that measures the loss of answers; of preference pairs, that of the preferred ones."""
     source = Source("derived", text="the loss of answers is measured, of pairs only that of the preferred ones")
-    values = {"train_impl": "normal"}
+    changed = {"train_impl": "normal"}
     if config.data.dataset_impl == "pairwise":
-        values |= {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
-                   for split in SPLITS for kind in ("", "label_")}  # fmt: skip
-        values["dataset_impl"] = "gpt2"
-    changed = {name: Value(value, source) for name, value in values.items()}
-    return Config(config.values | changed, config.sections, config.warnings, config.dialect)
+        changed |= {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
+                    for split in SPLITS for kind in ("", "label_")}  # fmt: skip
+        changed["dataset_impl"] = "gpt2"
+    return config.with_values(changed, source)
 
 
 def reads_data(config: Config) -> bool:

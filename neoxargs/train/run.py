@@ -57,16 +57,16 @@ from neoxargs.train.process import deepspeed_ops, flight_recorder, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track import Run, Tracker, metrics
+from neoxargs.train.track import metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import ProgressBar
 from neoxargs.train.track.report_page import Page
 from neoxargs.train.track.run_folders import RunFolders
-from neoxargs.train.track.tensorboard import TensorBoard
+from neoxargs.train.track.series import CometTracker, TensorBoard, WandbTracker
 from neoxargs.train.track.time_spent import Spent
+from neoxargs.train.track.tracker import Run, Tracker
 from neoxargs.train.track.trackers import Trackers
-from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 
 #: Name of the stop file in `run_dir`; see `adlr_autoresume`.
 STOP_FILE = "stop"

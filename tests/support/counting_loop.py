@@ -19,7 +19,7 @@ from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track import Answers, Evaluation, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import Answers, Evaluation, Step, TaskResults, Tracker
 from neoxargs.train.track.trackers import Trackers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.train.track import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 DONE = Outcome(4, "", Path("ckpt/global_step4"))
 

@@ -10,13 +10,12 @@ import pytest
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Answers, TaskResults, Tracker
-from neoxargs.train.track.answers import MAX_BETWEEN, section
 from neoxargs.train.track.console import Console, one_line
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.report_page import MAX_TASK_CHARTS, page
-from neoxargs.train.track.tensorboard import TensorBoard, as_markdown
-from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
+from neoxargs.train.track.sections import MAX_BETWEEN, answers
+from neoxargs.train.track.series import CometTracker, TensorBoard, WandbTracker, as_markdown
+from neoxargs.train.track.tracker import Answers, TaskResults, Tracker
 from tests.support.snapshots import pinned
 from tests.support.tracking import ANSWERS, DONE, TASKS, run, step
 
@@ -117,7 +116,7 @@ class Session:
 
 def test_wandb_and_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
-    monkeypatch.setattr("neoxargs.train.track.wandb_comet._installed", lambda *_: session)
+    monkeypatch.setattr("neoxargs.train.track.series._installed", lambda *_: session)
     told(WandbTracker(Wandb(), {}), tmp_path, start=2)
     first, second = session.calls
     assert first == ("log", TASKS.series, {"step": 2})
@@ -142,14 +141,14 @@ def test_the_page_shows_the_first_and_the_last_answer_side_by_side(tmp_path: Pat
     assert text.count("after iteration 2</h3>") == 2 and "<details>" not in text
     assert re.search(r'class="title"[^>]*>letters<.*?class="unit"[^>]*>acc<', text)
     assert "stderr" not in text
-    pair = section([answered(0, "before"), answered(4, "between"), answered(8, "after")])
+    pair = answers([answered(0, "before"), answered(4, "between"), answered(8, "after")])
     assert re.findall(r"<h3>([^<]*)</h3>", pair) == ["prompt", "before training", "after iteration 8",
                                                      "after iteration 4"]  # fmt: skip
     assert pair.index("after</pre>") < pair.index("<details>") < pair.index("between</pre>")
 
 
 def test_an_answer_that_cannot_be_seen_is_described() -> None:
-    text = section([answered(0, "  \n", prompt=""), answered(4, " x", prompt="")])
+    text = answers([answered(0, "  \n", prompt=""), answered(4, " x", prompt="")])
     pinned(re.findall(r"<pre>\n(.*?)</pre>", text, re.DOTALL))
 
 
@@ -165,5 +164,5 @@ def test_a_page_with_many_tasks_and_answers_is_small() -> None:
 
 
 def test_without_answers_there_is_no_section() -> None:
-    assert section([{"event": "step", "step": 1}]) == ""
-    assert section([{"event": "answers", "step": 0, "answers": []}]) == ""
+    assert answers([{"event": "step", "step": 1}]) == ""
+    assert answers([{"event": "answers", "step": 0, "answers": []}]) == ""

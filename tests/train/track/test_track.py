@@ -15,12 +15,12 @@ import pytest
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics, report_page
+from neoxargs.train.track import console, metrics, report_page
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.progress import ProgressBar
-from neoxargs.train.track.tensorboard import scalars
-from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
+from neoxargs.train.track.series import CometTracker, WandbTracker, scalars
+from neoxargs.train.track.tracker import Evaluation, Outcome, Step, Tracker
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 from tests.support.tracking import DONE, play, run, step
@@ -199,7 +199,7 @@ def test_progress_keeps_lines_above_the_bar() -> None:
 @pytest.mark.shows("tensorboard-dir")
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    from neoxargs.train.track.tensorboard import TensorBoard
+    from neoxargs.train.track.series import TensorBoard
 
     play(TensorBoard(str(tmp_path / "tb")), tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
