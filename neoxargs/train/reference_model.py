@@ -24,9 +24,8 @@ from neoxargs.files.checkpoints.folder import recorded_base
 from neoxargs.processes.watch import Progress
 from neoxargs.train.batches.loader import Loader, Samples, collate, reads_data
 from neoxargs.train.batches.references import References, Table
+from neoxargs.train.batches.samples.answers import Answers, Pairs
 from neoxargs.train.batches.samples.gpt_neox import BlendSamples
-from neoxargs.train.batches.samples.pairs import Pairs
-from neoxargs.train.batches.samples.rated import Rated
 from neoxargs.train.checkpoint.references import Recorded, read
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.engine.steps import Trainer
@@ -88,7 +87,7 @@ def _random(checkpoint: Path, samples: str) -> Problem:
 class Unscored(NamedTuple):
     """A sample of the data, and where its log-probabilities belong."""
 
-    samples: Pairs | Rated
+    samples: Answers
     number: int
     """Its index in `samples`."""
 
@@ -167,5 +166,5 @@ def _origin(samples: Samples, index: int) -> Unscored:
     """Return the sample that is one of a blend, or of several passes."""
     while isinstance(samples, BlendSamples):
         samples, index = samples.locate(index)
-    assert isinstance(samples, Pairs | Rated)
+    assert isinstance(samples, Answers)
     return Unscored(samples, index)

@@ -1,4 +1,8 @@
-"""Rated answers, for KTO: sample i is a document with its reward."""
+"""Answers that preference training compares with a reference model: pairs of them, or rated ones.
+
+Sample i of pairs has a chosen and a rejected answer, document i of two token files; of rated answers (KTO), it is a
+document with its reward. Each answer begins with its prompt.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,18 @@ import torch
 from torch import Tensor
 
 from neoxargs.files.token_files.rewards import Rewards
-from neoxargs.train.batches.references import References, Table
+from neoxargs.train.batches.references import Table
 from neoxargs.train.batches.samples.whole_documents import DocumentSamples, Packing
 
 
 @dataclass(frozen=True)
-class Rated:
-    """The answers of one pass over a token file, one per sample. Each begins with its prompt."""
+class Answers:
+    """The answers of one pass over a token file, one per sample."""
 
     answers: DocumentSamples
-    rewards: Rewards
+    """Of pairs, the chosen ones."""
     references: Table
-
-    @classmethod
-    def of(cls, answers: DocumentSamples, rewards: Rewards, references: References) -> Rated:
-        """Return the answers, with the table of their reference log-probabilities. rewards: of all documents."""
-        return cls(answers, rewards, references.table((answers,)))
+    """Their reference log-probabilities."""
 
     @property
     def packing(self) -> Packing:
@@ -40,6 +40,23 @@ class Rated:
     def document(self, index: int) -> int:
         """Return the number of a sample's document in its file."""
         return self.answers.first_document(index)
+
+
+@dataclass(frozen=True)
+class Pairs(Answers):
+    rejected: DocumentSamples
+    """The same documents of the other token file."""
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        answers = self.answers[index], self.rejected[index]
+        sample = {name: torch.stack([answer[name] for answer in answers]) for name in answers[0]}
+        return {**sample, "reference": torch.from_numpy(self.references[self.document(index)].copy())}
+
+
+@dataclass(frozen=True)
+class Rated(Answers):
+    rewards: Rewards
+    """Of all documents."""
 
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
         document = self.document(index)
