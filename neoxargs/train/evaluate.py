@@ -32,7 +32,7 @@ from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.evaluation import lm_eval_harness
-from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
+from neoxargs.train.evaluation.lm_eval_tasks import Tasks, harness
 from neoxargs.train.generation.loading import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
 from neoxargs.train.losses.cross_entropy import IGNORED
@@ -47,8 +47,8 @@ def run(arguments: RankArguments) -> None:
     """Evaluate as the rank's command line says. Raises Problems."""
     config = for_evaluation(arguments.config)
     tasks = Tasks.of(config)
-    if tasks.names:  # before the model is loaded, which may take minutes
-        require_installed()
+    if tasks.names:
+        harness("evaluator")  # raises Problems if it is not installed: before the model is loaded, which takes minutes
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config)
     tokenizer = build_tokenizer(config.tokenizer)
@@ -109,9 +109,8 @@ def reads_data(config: Config) -> bool:
 
 def micro_batches(config: Config) -> int:
     """Return the number of micro batches per rank. config: of training, whose context parallel ranks divide them."""
-    return (
-        config.training.eval_iters * config.batch.gradient_accumulation_steps // config.parallel.context_parallel_size
-    )
+    batches = config.training.eval_iters * config.batch.gradient_accumulation_steps
+    return batches // config.parallel.context_parallel_size
 
 
 @dataclass

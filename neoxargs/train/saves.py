@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.facts.position import Position
@@ -38,21 +37,6 @@ class Saves:
         self.validated: Evaluation | None = None
         """The last evaluation on the validation data."""
 
-    @property
-    def pending(self) -> bool:
-        """Whether a checkpoint is being completed in the background."""
-        return self.saver.pending is not None
-
-    @property
-    def writing(self) -> bool:
-        """Whether this rank still writes files of it."""
-        return self.saver.writing
-
-    @property
-    def last(self) -> Path | None:
-        """Folder of the latest complete checkpoint."""
-        return self.saver.last
-
     def needed(self, position: Position) -> bool:
         """Whether a checkpoint of this position does not exist yet, and is to."""
         return bool(self.options.save) and position != self.saved
@@ -71,7 +55,7 @@ class Saves:
         self.progress.long("going back to an earlier checkpoint")
         self.finish()
         found = self.saver.roll_back(checkpoints)
-        if found and self.last and (loss := written_by(self.last).validation_loss) is not None:
+        if found and self.saver.last and (loss := written_by(self.saver.last).validation_loss) is not None:
             self.validated = Evaluation(found.iteration, "validation", loss)
         return found
 

@@ -25,7 +25,7 @@ from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import script_arguments
 from neoxargs.train import rank as train
 from neoxargs.train.process import setup
-from neoxargs.train.rank import main
+from neoxargs.train.rank import run_program
 from tests.support.ports import free_port
 from tests.support.ranks import CPU, Machine, forked_from
 
@@ -143,7 +143,7 @@ def train_on_rank(arguments: list[str]) -> tuple[int, str, str]:
         redirect_stderr(io.StringIO()) as errors,
         patch.object(setup, "stop"),  # `run_ranks` ends the process group itself
     ):
-        code = main(arguments)
+        code = run_program("train", arguments)
     return code, output.getvalue(), errors.getvalue()
 
 

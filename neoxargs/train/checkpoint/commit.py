@@ -41,15 +41,6 @@ def begin(folder: Path, iteration: int) -> Path:
     return part
 
 
-def identity(folder: Path) -> tuple[int, int] | None:
-    """Return what is equal on two hosts only if they see the same folder; None if it does not exist."""
-    try:
-        stat = folder.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns
-
-
 def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = None) -> Path:
     """Make the checkpoint that `begin` started visible, and the newest one; return its folder.
 

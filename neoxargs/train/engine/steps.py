@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs.train.batches.loader import reads_data
 from neoxargs.train.deepspeed import interface, patches
 from neoxargs.train.deepspeed.optimizer_view import loss_scale
 from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
@@ -107,7 +108,7 @@ class Trainer:
     @property
     def reads_data(self) -> bool:
         """Whether this rank reads micro batches."""
-        return True
+        return reads_data(self.mesh)
 
     def learning_rate(self) -> float:
         # With muP, each group's rate was divided by its `width_mult`; reported is the schedule's.
@@ -151,7 +152,7 @@ class Trainer:
         rates = {f"lr/{name}": self.learning_rate() * factor for name, factor in self.own_rates.items()}
         interface.set_batch_size(engine, samples or self.batch_size)
         self.use_length(length)
-        self.reporter.before_step()
+        self.reporter.begin()
         self.added_losses.begin_step(loss_scale(engine), engine.gradient_accumulation_steps())
         watch.begin_step(told)
         try:
@@ -200,7 +201,7 @@ class Trainer:
         """Return the means over `count` batches of `train_batch_size` samples."""
         interface.set_batch_size(self.deepspeed, self.batch_size)
         self.use_length(None)
-        self.reporter.before_evaluation()
+        self.reporter.begin()
         loss = self.mean_loss(batches, count * self.micro_batches)
         return HeldOut(loss, self.reporter.after_evaluation())
 
@@ -232,10 +233,6 @@ class Pipelined(Trainer):
     """Steps on the pipeline engine (1F1B schedule)."""
 
     deepspeed: interface.PipelineEngine
-
-    @property
-    def reads_data(self) -> bool:
-        return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
 
     def use_length(self, length: int | None) -> None:
         if length != self.length:
