@@ -64,10 +64,8 @@ class Checkpoints(Saver):
         start = before.start if before and before.run == self.written.run else position.iteration
         self.written = replace(self.written, start=start)
         if self.options.load and (where := first_non_finite(self.engine)):
-            what = (
-                f"load ({self.options.load}): the weight or the optimizer state of {where} is infinite or NaN in the "
-            )
-            what += "checkpoint"
+            what = f"load ({self.options.load}): the weight or the optimizer state of {where} is infinite or NaN in "
+            what += "the checkpoint"
             hint = "set iteration to load an earlier checkpoint"
             raise Problems(Problem(what, hint=hint, id="checkpoint-not-finite", about=("load", "iteration")))
         return position

@@ -111,10 +111,8 @@ class Saver:
         # One checkpoint at a time: the copies' buffers are used again.
         before = self.finish()
         if found := first_non_finite(self.engine):
-            what = (
-                f"save ({self.options.save}): the checkpoint at iteration {position.iteration} is not written, because "
-            )
-            what += f"the weight or the optimizer state of {found} is infinite or NaN; {latest_checkpoint(self.last)}"
+            what = f"save ({self.options.save}): the checkpoint at iteration {position.iteration} is not written, "
+            what += f"because the weight or the optimizer state of {found} is infinite or NaN; {latest_checkpoint(self.last)}"
             hint = "continue from an earlier checkpoint with a lower lr, a longer warmup, or gradient_clipping"
             about = ("save", "lr", "warmup", "gradient_clipping")
             raise Problems(Problem(what, hint=hint, id="weights-not-finite", about=about))
@@ -173,10 +171,8 @@ class Saver:
         folders = of_all_ranks(own)
         sharing = {host for seen, host in folders[1:] if seen == folders[0][0] and host != folders[0][1]}
         if sharing:
-            what = (
-                f"save ({self.options.save}) must be local to each host, because checkpoint.use_node_local_storage is "
-            )
-            what += f"set, but rank 0's host shares it with {listed(sorted(sharing), 'and')}"
+            what = f"save ({self.options.save}) must be local to each host, because checkpoint.use_node_local_storage "
+            what += f"is set, but rank 0's host shares it with {listed(sorted(sharing), 'and')}"
             hint = "remove use_node_local_storage, or set save to a folder on each host's local disk"
             about = ("checkpoint.use_node_local_storage", "save")
             raise Problems(Problem(what, hint=hint, id="node-local-storage-shared", about=about))
@@ -241,10 +237,8 @@ class Saver:
                 if self.leads:
                     with contextlib.suppress(OSError):  # the next save tries again
                         checkpoint_folder.delete(files.part)
-                what = (
-                    f"save ({self.options.save}): the checkpoint at iteration {position.iteration} cannot be written: "
-                )
-                what += f"rank {rank} on {host}: {error}; {latest_checkpoint(self.last)}"
+                what = f"save ({self.options.save}): the checkpoint at iteration {position.iteration} cannot be "
+                what += f"written: rank {rank} on {host}: {error}; {latest_checkpoint(self.last)}"
                 hint = "free up space on this disk, or set save to another folder"
                 kind = Problems if rank == self.process.rank else OfAnotherRank
                 raise kind(Problem(what, hint=hint, id="checkpoint-not-saved", about=("save",)))
