@@ -112,7 +112,8 @@ class Saver:
         before = self.finish()
         if found := first_non_finite(self.engine):
             what = f"save ({self.options.save}): the checkpoint at iteration {position.iteration} is not written, "
-            what += f"because the weight or the optimizer state of {found} is infinite or NaN; {latest_checkpoint(self.last)}"
+            what += f"because the weight or the optimizer state of {found} is infinite or NaN; "
+            what += latest_checkpoint(self.last)
             hint = "continue from an earlier checkpoint with a lower lr, a longer warmup, or gradient_clipping"
             about = ("save", "lr", "warmup", "gradient_clipping")
             raise Problems(Problem(what, hint=hint, id="weights-not-finite", about=about))
