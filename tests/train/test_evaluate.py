@@ -21,7 +21,7 @@ from neoxargs.train import evaluate, run
 from neoxargs.train.evaluate import Perplexity
 from neoxargs.train.evaluation import lm_eval_harness
 from neoxargs.train.evaluation.lm_eval_harness import Model
-from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
+from neoxargs.train.evaluation.lm_eval_tasks import Tasks, harness
 from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, windows
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
@@ -253,7 +253,7 @@ def test_data_without_evaluation_iterations() -> None:
 def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
         monkeypatch.setitem(sys.modules, name, None)
-    problems = refused(require_installed)
+    problems = refused(lambda: harness("evaluator"))
     pinned(render(problems), "[package-missing]")
     assert "pip install -c constraints.txt lm_eval" in render(problems)
 
