@@ -22,7 +22,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.objectives import needs_reference_model
 from neoxargs.files.checkpoints.folder import recorded_base
 from neoxargs.processes.watch import Progress
-from neoxargs.train.batches.loader import Loader, Samples, collate, reads_data
+from neoxargs.train.batches.loader import Loader, Samples, collate
 from neoxargs.train.batches.references import References, Table
 from neoxargs.train.batches.samples.answers import Answers, Pairs
 from neoxargs.train.batches.samples.gpt_neox import BlendSamples
@@ -53,9 +53,9 @@ def prepare(config: Config, trainer: Trainer, data: Loader, mesh: Mesh, saver: C
         data.references.ignore()
         saver.references = References()  # not those, which are no model's
     if samples := missing(data):
-        reference = Reference(trainer, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
+        scorer = Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu)
         with _reference_model(config, trainer, saver, samples):
-            reference.compute(samples)
+            compute(samples, scorer, progress)
 
 
 @contextmanager
@@ -108,41 +108,36 @@ def counted(samples: list[Unscored]) -> str:
     return f"{len(samples):,} {'pairs' if isinstance(samples[0].samples, Pairs) else 'answers'}"
 
 
-class Reference:
-    """Computes the log-probabilities. Collective: every rank makes the same calls."""
+def compute(samples: list[Unscored], scorer: Scorer, progress: Progress) -> None:
+    """Compute the log-probabilities of these samples, on all data parallel ranks together. Collective."""
+    at_once = scorer.micro_batch * scorer.mesh.samples.size * scorer.in_flight
+    total = counted(samples)
+    _say(f"computing the reference log-probabilities of {total}")
+    said = time.monotonic()
+    with paused(scorer.trainer):
+        for start in range(0, len(samples), at_once):
+            progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
+            _compute_together(samples[start : start + at_once], scorer)
+            if time.monotonic() - said > INTERVAL:
+                said = time.monotonic()
+                _say(f"reference log-probabilities: {min(start + at_once, len(samples)):,} of {total}")
 
-    def __init__(self, trainer: Trainer, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
-        self.trainer, self.mesh, self.micro_batch, self.progress = trainer, mesh, micro_batch, progress
-        self.scorer = Scorer(trainer, mesh, micro_batch)
 
-    def compute(self, samples: list[Unscored]) -> None:
-        """Compute the log-probabilities of these samples, on all data parallel ranks together."""
-        at_once = self.micro_batch * self.mesh.samples.size * self.scorer.in_flight
-        total = counted(samples)
-        _say(f"computing the reference log-probabilities of {total}")
-        said = time.monotonic()
-        with paused(self.trainer):
-            for start in range(0, len(samples), at_once):
-                self.progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
-                self._compute(samples[start : start + at_once])
-                if time.monotonic() - said > INTERVAL:
-                    said = time.monotonic()
-                    _say(f"reference log-probabilities: {min(start + at_once, len(samples)):,} of {total}")
-
-    def _compute(self, samples: list[Unscored]) -> None:
-        # Full micro batches on every rank: the last sample again where there are too few.
-        step = self.micro_batch * self.mesh.samples.size
-        padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
-        starts = range(self.mesh.samples.rank * self.micro_batch, len(padded), step)
-        micro_batches = [padded[start : start + self.micro_batch] for start in starts]
-        batches = (collate([each.samples[each.number] for each in chosen]) for chosen in micro_batches)
-        scored = self.scorer.run(batches if reads_data(self.mesh) else None, len(micro_batches))
-        # (micro batch, answers)
-        own = [scores.logs.double().sum(1).view(-1, self.micro_batch).T.float() for scores in scored]
-        found = of_all_ranks([*zip(starts, own, strict=True)] if self.scorer.reports else [])
-        for start, values in chain.from_iterable(found):
-            for sample, value in zip(padded[start:], values, strict=False):
-                sample.entry[:] = value.numpy()
+def _compute_together(samples: list[Unscored], scorer: Scorer) -> None:
+    replicas, size = scorer.mesh.samples, scorer.micro_batch
+    # Full micro batches on every rank: the last sample again where there are too few.
+    step = size * replicas.size
+    padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
+    starts = range(replicas.rank * size, len(padded), step)
+    micro_batches = [padded[start : start + size] for start in starts]
+    batches = (collate([each.samples[each.number] for each in chosen]) for chosen in micro_batches)
+    scored = scorer.run(batches if scorer.trainer.reads_data else None, len(micro_batches))
+    # (micro batch, answers)
+    own = [scores.logs.double().sum(1).view(-1, size).T.float() for scores in scored]
+    found = of_all_ranks([*zip(starts, own, strict=True)] if scorer.reports else [])
+    for start, values in chain.from_iterable(found):
+        for sample, value in zip(padded[start:], values, strict=False):
+            sample.entry[:] = value.numpy()
 
 
 def _say(text: str) -> None:

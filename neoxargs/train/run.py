@@ -62,11 +62,10 @@ from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import ProgressBar
 from neoxargs.train.track.report_page import Page
-from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.series import CometTracker, TensorBoard, WandbTracker
 from neoxargs.train.track.time_spent import Spent
 from neoxargs.train.track.tracker import Run, Tracker
-from neoxargs.train.track.trackers import Trackers
+from neoxargs.train.track.trackers import RunFolders, Trackers
 
 #: Name of the stop file in `run_dir`; see `adlr_autoresume`.
 STOP_FILE = "stop"

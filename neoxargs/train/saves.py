@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.facts.position import Position
@@ -19,23 +20,18 @@ from neoxargs.train.track.trackers import Trackers
 NOT_SAVED = "checkpoint-not-saved"
 
 
+@dataclass
 class Saves:
-    """Saves checkpoints, and tells the trackers of each when it is complete. Collective.
+    """Saves checkpoints, and tells the trackers of each when it is complete. Collective."""
 
-    saved: the position of the latest one, also if it is still written in the background.
-    """
-
-    def __init__(
-        self,
-        options: Checkpoint,
-        saver: Checkpoints,
-        trackers: Trackers,
-        progress: Progress,
-        saved: Position | None = None,
-    ) -> None:
-        self.options, self.saver, self.trackers, self.progress, self.saved = options, saver, trackers, progress, saved
-        self.validated: Evaluation | None = None
-        """The last evaluation on the validation data."""
+    options: Checkpoint
+    saver: Checkpoints
+    trackers: Trackers
+    progress: Progress
+    saved: Position | None = None
+    """The position of the latest one, also if it is still written in the background."""
+    validated: Evaluation | None = None
+    """The last evaluation on the validation data."""
 
     def needed(self, position: Position) -> bool:
         """Whether a checkpoint of this position does not exist yet, and is to."""

@@ -19,8 +19,8 @@ from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop
 from neoxargs.train.run import read_every
-from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.tracker import Answers, Outcome, Step, TaskResults, Tracker
+from neoxargs.train.track.trackers import RunFolders
 from tests.support.counting_loop import Data, Engine, Recorder, Saver, loop
 from tests.support.refused import ids, refused
 from tests.support.small_gpt import small

@@ -127,6 +127,9 @@ class Trainer:
         """Return the mean loss over `count` micro batches of each data parallel rank, without dropout."""
         raise NotImplementedError
 
+    def monitor(self, loss: float, samples: int) -> None:
+        """Tell DeepSpeed's monitor the loss after so many samples; the pipeline engine does so itself."""
+
     def train_step(
         self, batches: Iterator[MicroBatch] | None, samples: int | None = None, length: int | None = None
     ) -> Result:
@@ -162,6 +165,7 @@ class Trainer:
                 where = watch.describe([], watch.largest)
                 raise keeps_overflowing(engine.optimizer.loss_scale, where) from error
             raise
+        samples_so_far = engine.global_samples
         norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
         fp16, overflowed = engine.fp16_enabled(), skipped and engine.fp16_enabled()
         fixed = fp16 and not engine.dynamic_loss_scale()
@@ -182,6 +186,7 @@ class Trainer:
                 group = unusual.group
                 where = watch.describe_largest(gradients, lambda name: group in ("", group_of(name)))
                 unusual = unusual._replace(where=where)
+            self.monitor(mean, samples_so_far)
             return Result(
                 mean,
                 grad_norm=of_norm[0][0] if of_norm else norm_on_host,
@@ -262,21 +267,8 @@ class Plain(Trainer):
     def losses(self) -> list[Tensor]:
         return self._losses
 
-    def take_step(
-        self,
-        batches: Iterator[MicroBatch] | None,
-        told: Sequence[int] = (),
-        samples: int | None = None,
-        length: int | None = None,
-    ) -> Callable[[], Result]:
-        read, consumed = super().take_step(batches, told, samples, length), self.deepspeed.global_samples
-
-        def read_and_write() -> Result:
-            result = read()
-            patches.monitor_loss(self.deepspeed, result.loss, consumed)
-            return result
-
-        return read_and_write
+    def monitor(self, loss: float, samples: int) -> None:
+        patches.monitor_loss(self.deepspeed, loss, samples)
 
     def update(self, batches: Iterator[MicroBatch] | None) -> Tensor:
         assert batches is not None

@@ -37,6 +37,9 @@ class Answers:
     def __len__(self) -> int:
         return len(self.answers)
 
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        raise NotImplementedError
+
     def document(self, index: int) -> int:
         """Return the number of a sample's document in its file."""
         return self.answers.first_document(index)
