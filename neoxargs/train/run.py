@@ -113,10 +113,10 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
         # Of samples beyond these, no log-probabilities of the reference model are known.
         data = replace(data, extend=None)
     kernels = [*attention_line(config, process.device), *trainer.kernels]
-    described = _described_run(config, process.world_size, position, vocabulary.padded, kernels)
-    described = replace(described, planned=arguments.planned)
+    described = _described_run(arguments, process.world_size, position, vocabulary.padded, kernels)
     stops = config.checkpoint.on_save_error == "stop"
-    folders = RunFolders(_folders(config) if process.main else {})
+    log_dir = {"log_dir": Path(config.logging.log_dir)} if config.logging.log_dir else {}
+    folders = RunFolders({**locked_folders(config), **log_dir} if process.main else {})
     trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
     for tracker in trackers.each:
         tracker.on_start(described)
@@ -130,16 +130,15 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     stop = StopRequest(stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
-    sizes, every = BatchSizes.of(config.get), read_every(config, process.device)
-    lengths = SequenceLengths.of(config.get)
+    sizes, lengths = BatchSizes.of(config.get), SequenceLengths.of(config.get)
     is_idle = torch.cuda.current_stream().query if setup.on_gpu() else None
     # On GPUs, messages are queued like computation; those of compiled layers are in their graphs.
     with_messages = not setup.on_gpu() and process.world_size > 1 and not config.fusion.compile_layers
     planned = described.planned if process.main else None
     spent = Spent(planned, described.tokens_per_sample, is_idle, with_messages=with_messages)
     return Loop(
-        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every,
-        spent, lengths if lengths.changes else None,
+        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed,
+        read_every(config, process.device), spent, lengths if lengths.changes else None,
     )  # fmt: skip
 
 
@@ -174,12 +173,6 @@ def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GP
     return build.alone(config, vocabulary, mesh), batches
 
 
-def _folders(config: Config) -> dict[str, Path]:
-    """Return the folders that a run writes to, by the parameters that name them."""
-    log_dir = config.logging.log_dir
-    return {**locked_folders(config), **({"log_dir": Path(log_dir)} if log_dir else {})}
-
-
 def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Vocabulary, Loader]:
     """Return the mesh, the tokenizer and the data of a run. Raises Problems."""
     mesh, tokenizer = build_mesh(config), build_tokenizer(config.tokenizer)
@@ -190,7 +183,8 @@ def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Voca
     return mesh, tokenizer, vocabulary, data
 
 
-def _described_run(config: Config, ranks: int, start: Position, rows: int, kernels: Sequence[str]) -> Run:
+def _described_run(arguments: RankArguments, ranks: int, start: Position, rows: int, kernels: Sequence[str]) -> Run:
+    config = arguments.config
     sizes, lengths = BatchSizes.of(config.get), SequenceLengths.of(config.get)
     # Known only for one token file that deepy wrote.
     summary = summary_of(config.data.data_path) if isinstance(config.data.data_path, str) else None
@@ -211,6 +205,7 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int, kerne
             length: model.flops_per_token(config, rows, length) for _, length in lengths.begins if lengths.changes
         },
         kernels=kernels,
+        planned=arguments.planned,
     )
 
 
