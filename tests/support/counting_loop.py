@@ -43,6 +43,17 @@ class Recorder(Tracker):
         self.events.append(("save", iteration))
 
 
+class AtStep(Tracker):
+    """Does something at a step, or at every one."""
+
+    def __init__(self, act: Callable[[], object], iteration: int | None = None) -> None:
+        self.act, self.iteration = act, iteration
+
+    def on_step(self, step: Step) -> None:
+        if self.iteration in (None, step.iteration):
+            self.act()
+
+
 class Engine:
     """Its loss is the number of the step, but for the losses it is told to give."""
 
