@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -72,16 +71,12 @@ def _reference_model(config: Config, trainer: Trainer, saver: Checkpoints, sampl
         yield
         saver.load()
     else:
-        raise Problems(_random(saver.last, counted(samples)))
-
-
-def _random(checkpoint: Path, samples: str) -> Problem:
-    what = f"load ({checkpoint}): the checkpoint contains no reference log-probabilities of {samples} of this "
-    what += "run's data, and the reference model cannot be restored, because it had random weights"
-    hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a new "
-    hint += "run, with the loaded model as its reference model"
-    about = ("load", "train_iters", "finetune")
-    return Problem(what, hint=hint, id="reference-model-lost", about=about)
+        what = f"load ({saver.last}): the checkpoint contains no reference log-probabilities of {counted(samples)} of "
+        what += "this run's data, and the reference model cannot be restored, because it had random weights"
+        hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a "
+        hint += "new run, with the loaded model as its reference model"
+        about = ("load", "train_iters", "finetune")
+        raise Problems(Problem(what, hint=hint, id="reference-model-lost", about=about))
 
 
 class Unscored(NamedTuple):

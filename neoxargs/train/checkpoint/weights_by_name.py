@@ -56,10 +56,6 @@ class SavedSlice:
     pieces: dict[tuple[int, int], tuple[Inventory, Piece]] = field(default_factory=dict)
     """(first element, length) -> the optimizer's piece. A tied weight, which is listed twice, has only one entry."""
 
-    @property
-    def first(self) -> tuple[Inventory, Piece]:
-        return next(iter(self.pieces.values()))
-
 
 class Kind(NamedTuple):
     """Which of a weight's tensors is read."""
@@ -173,9 +169,10 @@ class SavedWeights:
 
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: numbers by value, None for tensors, which `full_tensor` returns."""
-        if not self._first_slice(name).pieces:  # not trained
+        pieces = self._first_slice(name).pieces
+        if not pieces:  # not trained
             return {}
-        inventory, piece = self._first_slice(name).first
+        inventory, piece = next(iter(pieces.values()))
         state = self.optimizer_file(inventory).state.get(piece.tensor, {})
         return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in state.items()}
 
