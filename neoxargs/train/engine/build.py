@@ -131,9 +131,7 @@ def alone(config: Config, vocabulary: Vocabulary, mesh: Mesh) -> GPT:
 
 def _weights_and_shared(config: Config, mesh: Mesh) -> tuple[Weights, Shared]:
     ranks = Ranks.of(mesh, config.parallel.sequence_parallel)
-    # It draws the initial weights.
-    device = "cpu" if config.init.use_cpu_initialization else get_accelerator().current_device_name()
-    weights = Weights(config.training.seed, ranks, torch.device(device), widths=mup.widths(config))
+    weights = Weights(config.training.seed, ranks, _init_device(config), widths=mup.widths(config))
     shared = Shared(
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
         losses=AddedLosses(experts.terms(config)),
@@ -150,6 +148,12 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
     if problems := list(too_few_rows(config, tokens)):
         raise Problems(problems)
     return Vocabulary(tokens, rows_for(tokens, config), eod)
+
+
+def _init_device(config: Config) -> torch.device:
+    """Return the device that draws the initial weights."""
+    name = "cpu" if config.init.use_cpu_initialization else get_accelerator().current_device_name()
+    return torch.device(name)
 
 
 def _gpt(
