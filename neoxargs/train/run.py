@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -228,13 +227,16 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
     page = Page([*describe(config), *_launched(config)], partial(timeline_of, config))
-    trackers += [page, metrics.Metrics(folder / METRICS, _recorded(config))]
+    # What determines the samples that a run reads, for `deepy data --ledger`.
+    files, values = files_of({"train": sources(config.data, config.post_training)["train"]}), train_values(config)
+    recorded = {"values": values, "files": {name: digest(name) for name in files}}
+    trackers += [page, metrics.Metrics(folder / METRICS, recorded)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
-        trackers.append(WandbTracker(config.wandb, train_values(config)))
+        trackers.append(WandbTracker(config.wandb, values))
     if config.comet.use_comet:
-        trackers.append(CometTracker(config.comet, train_values(config)))
+        trackers.append(CometTracker(config.comet, values))
     memory_on_gpu = profiling.memory_profiling and setup.on_gpu()
     memory_on_cpu = profiling.memory_profiling and not memory_on_gpu
     if profiling.profile or memory_on_cpu:
@@ -242,12 +244,6 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     if memory_on_gpu:
         trackers.append(MemoryHistory(profiling.memory_profiling_path))
     return [*trackers, bar] if bar else trackers
-
-
-def _recorded(config: Config) -> dict[str, Any]:
-    """Return what determines the samples that a run reads, for `deepy data --ledger`."""
-    files = files_of({"train": sources(config.data, config.post_training)["train"]})
-    return {"values": train_values(config), "files": {name: digest(name) for name in files}}
 
 
 def _launched(config: Config) -> list[tuple[str, str]]:
