@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train.rank import evaluation
+from neoxargs.train.rank import run_program
 
 if __name__ == "__main__":
-    sys.exit(evaluation(sys.argv[1:]))
+    sys.exit(run_program("eval", sys.argv[1:]))

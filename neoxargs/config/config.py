@@ -111,6 +111,7 @@ class Config(Groups):
         for name, parameter in REGISTRY.parameters.items():
             yield parameter, self.values.get(name) or Value(parameter.default, DEFAULT)
 
-    def with_value(self, name: str, value: object, source: Source) -> Config:
-        """Return the configuration with one more value."""
-        return Config({**self.values, name: Value(value, source)}, self.sections, self.warnings, self.dialect)
+    def with_values(self, values: Mapping[str, object], source: Source) -> Config:
+        """Return the configuration with more values."""
+        changed = {name: Value(value, source) for name, value in values.items()}
+        return Config(self.values | changed, self.sections, self.warnings, self.dialect)

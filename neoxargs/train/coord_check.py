@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from neoxargs.base.files import replace_text
 from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
+from neoxargs.config.value import Source
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model import mup
 from neoxargs.train.model.documents import unpack
@@ -32,6 +32,7 @@ from neoxargs.train.parallel.widths import BaseShapes, Widths
 STEPS, WIDTHS, SAMPLES, TOKENS = 4, 3, 4, 256
 #: The parameters that grow with the width of the model; the last three are those of recurrent layers.
 WIDENED = ("hidden_size", "intermediate_size", "mamba_inner_size", "dim_att", "ffn_dim")
+SOURCE = Source("derived", text="set for coord_check")
 #: Layer -> mean absolute value of its output, before the first step and after each step.
 Sizes = dict[str, list[float]]
 
@@ -61,7 +62,7 @@ def table_lines(sizes: Mapping[int, Sizes]) -> Iterator[str]:
 def measure(config: Config, device: torch.device) -> dict[int, Sizes]:
     """Return the sizes by width: `hidden_size`, then `mup_width_scale` times as wide, and so on."""
     # Dropout would add noise that differs between the widths.
-    plain = _changed(config, {"attention_dropout": 0.0, "hidden_dropout": 0.0})
+    plain = config.with_values({"attention_dropout": 0.0, "hidden_dropout": 0.0}, SOURCE)
     base = Widths(base_shapes(plain), plain.mup.mup_init_scale) if plain.mup.use_mup else None
     base = mup.widths(plain) if plain.mup.base_shapes_file else base
     models = [widened(plain, plain.mup.mup_width_scale**power) for power in range(WIDTHS)]
@@ -88,13 +89,7 @@ def base_shapes(config: Config) -> BaseShapes:
 def widened(config: Config, factor: int) -> Config:
     """Return the configuration with all widths times `factor`, and the same number of heads."""
     sizes = {name: config.get(name) for name in WIDENED}
-    return _changed(config, {name: size * factor for name, size in sizes.items() if size})
-
-
-def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    source = Source("derived", text="set for coord_check")
-    values = config.values | {name: Value(value, source) for name, value in changes.items()}
-    return Config(values, config.sections, config.warnings, config.dialect)
+    return config.with_values({name: size * factor for name, size in sizes.items() if size}, SOURCE)
 
 
 def _sizes_in_training(config: Config, base: Widths | None, device: torch.device) -> Sizes:

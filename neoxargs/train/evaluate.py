@@ -21,7 +21,7 @@ import torch.distributed as dist
 from neoxargs.base.files import replace_text
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
+from neoxargs.config.value import Source
 from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.facts.context import undivided_evaluation
 from neoxargs.facts.data import SPLITS
@@ -32,7 +32,7 @@ from neoxargs.targets.wire_format import RankArguments
 from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.batches.loader import Loader
 from neoxargs.train.evaluation import lm_eval_harness
-from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
+from neoxargs.train.evaluation.lm_eval_tasks import Tasks, harness
 from neoxargs.train.generation.loading import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
 from neoxargs.train.losses.cross_entropy import IGNORED
@@ -47,8 +47,8 @@ def run(arguments: RankArguments) -> None:
     """Evaluate as the rank's command line says. Raises Problems."""
     config = for_evaluation(arguments.config)
     tasks = Tasks.of(config)
-    if tasks.names:  # before the model is loaded, which may take minutes
-        require_installed()
+    if tasks.names:
+        harness("evaluator")  # raises Problems if it is not installed: before the model is loaded, which takes minutes
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config)
     tokenizer = build_tokenizer(config.tokenizer)
@@ -95,13 +95,12 @@ def for_evaluation(config: Config) -> Config:
 def _without_preferences(config: Config) -> Config:
     """Return the configuration that measures the loss of answers; of preference pairs, that of the preferred ones."""
     source = Source("derived", text="the loss of answers is measured, of pairs only that of the preferred ones")
-    values = {"train_impl": "normal"}
+    changed = {"train_impl": "normal"}
     if config.data.dataset_impl == "pairwise":
-        values |= {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
-                   for split in SPLITS for kind in ("", "label_")}  # fmt: skip
-        values["dataset_impl"] = "gpt2"
-    changed = {name: Value(value, source) for name, value in values.items()}
-    return Config(config.values | changed, config.sections, config.warnings, config.dialect)
+        changed |= {f"{split}_{kind}data_paths": config.get(f"pos_{split}_{kind}data_paths")
+                    for split in SPLITS for kind in ("", "label_")}  # fmt: skip
+        changed["dataset_impl"] = "gpt2"
+    return config.with_values(changed, source)
 
 
 def reads_data(config: Config) -> bool:
@@ -110,9 +109,8 @@ def reads_data(config: Config) -> bool:
 
 def micro_batches(config: Config) -> int:
     """Return the number of micro batches per rank. config: of training, whose context parallel ranks divide them."""
-    return (
-        config.training.eval_iters * config.batch.gradient_accumulation_steps // config.parallel.context_parallel_size
-    )
+    batches = config.training.eval_iters * config.batch.gradient_accumulation_steps
+    return batches // config.parallel.context_parallel_size
 
 
 @dataclass

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,15 +37,13 @@ def run(arguments: RankArguments) -> None:
     options = config.generation
     if options.text_gen_type == "chat":
         chat(generator, Conversation(config.tokenizer, options.chat_template), process.main)
-        destroy_groups()
-        setup.stop()
-        return
-    with ExitStack() as files:
-        output = None
-        if process.main and options.sample_output_file:
-            Path(options.sample_output_file).parent.mkdir(parents=True, exist_ok=True)
-            output = files.enter_context(open(options.sample_output_file, "w", encoding="utf-8"))
-        generate(generator, prompts(options, process.main), output, process.main)
+    else:
+        with ExitStack() as files:
+            output = None
+            if process.main and options.sample_output_file:
+                Path(options.sample_output_file).parent.mkdir(parents=True, exist_ok=True)
+                output = files.enter_context(open(options.sample_output_file, "w", encoding="utf-8"))
+            generate(generator, prompts(options, process.main), output, process.main)
     destroy_groups()
     setup.stop()
 
@@ -52,9 +51,15 @@ def run(arguments: RankArguments) -> None:
 def prompts(options: Generation, main: bool) -> Iterator[str]:
     """Yield the prompts, the same on every rank. main: whether this rank reads standard input."""
     if options.text_gen_type == "interactive":
-        yield from _interactive_prompts(options.prompt_end, main)
+        from_rank0 = FromRank0()
+        while (typed := from_rank0.broadcast(_read_prompt(options.prompt_end) if main else None)) is not None:
+            yield typed
     elif options.text_gen_type == "input-file":
-        yield from _prompts_of_file(options.sample_input_file)
+        if not options.sample_input_file:
+            what, about = "text_gen_type (input-file) needs sample_input_file", ("text_gen_type", "sample_input_file")
+            hint = "set sample_input_file to a text file with one prompt per line"
+            raise Problems(Problem(what, hint=hint, id="prompt-file-not-given", about=about))
+        yield from read_prompts("sample_input_file", options.sample_input_file)
     elif options.text_gen_type in ("unconditional", None):
         yield from [options.prompt or ""] * (options.num_samples or 1)
     else:
@@ -63,24 +68,8 @@ def prompts(options: Generation, main: bool) -> Iterator[str]:
         raise Problems(Problem(what, hint=hint, id="generation-type-unsupported", about=("text_gen_type",)))
 
 
-def _prompts_of_file(path: str | None) -> list[str]:
-    if not path:
-        what = "text_gen_type (input-file) needs sample_input_file"
-        hint = "set sample_input_file to a text file with one prompt per line"
-        raise Problems(
-            Problem(what, hint=hint, id="prompt-file-not-given", about=("text_gen_type", "sample_input_file"))
-        )
-    return read_prompts("sample_input_file", path)
-
-
-def _interactive_prompts(end: str, main: bool) -> Iterator[str]:
-    """Yield prompts from rank 0's standard input until it ends."""
-    from_rank0 = FromRank0()
-    while (typed := from_rank0.broadcast(_read_prompt(end) if main else None)) is not None:
-        yield typed
-
-
 def _read_prompt(end: str) -> str | None:
+    """Return the next prompt of standard input."""
     print("prompt> ", end="", flush=True)
     text = ""
     while line := next_line():
@@ -94,7 +83,7 @@ def _read_prompt(end: str) -> str | None:
 def generate(generator: Generator, contexts: Iterator[str], output: TextIO | None, main: bool) -> None:
     """Continue all prompts in batches (interactively, one at a time); the main rank prints and writes the samples."""
     rows = 1 if generator.options.text_gen_type == "interactive" else ROWS * generator.data.size
-    for batch in _grouped(contexts, rows):
+    while batch := list(islice(contexts, rows)):
         began = time.perf_counter()
         samples = [generator.sample(context) for context in batch]
         for warning in generator.overlong(samples) if main else ():
@@ -116,14 +105,3 @@ def record(sample: Sample, text: str, seconds: float, options: Generation) -> di
         "message": None, "duration_seconds": round(seconds, 3),
     }  # fmt: skip
     return {**fields, "logits": sample.logits} if options.return_logits else fields
-
-
-def _grouped(items: Iterator[str], size: int) -> Iterator[list[str]]:
-    group: list[str] = []
-    for item in items:
-        group.append(item)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -34,14 +34,25 @@ AFTER_A_FAILURE = 30
 
 def main(argv: Sequence[str]) -> int:
     """Start the ranks, wait for them, and return the exit code of the first that failed (negative: its signal)."""
-    options = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog="local_ranks", allow_abbrev=False)
+    for option in ("--devices", "--master_addr", "--master_port"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
     devices = options.devices.split(",")
-    program = _imported_program(options.script, options.arguments)
+    program, size = _imported_program(options.script, options.arguments), str(len(devices))
+    # The variables that DeepSpeed's launcher sets. All devices for every rank, which takes the one with the number
+    # LOCAL_RANK (process/setup.py).
+    variables = {
+        "CUDA_VISIBLE_DEVICES": options.devices, "MASTER_ADDR": options.master_addr, "MASTER_PORT": options.master_port,
+        "WORLD_SIZE": size, "LOCAL_SIZE": size, "CROSS_RANK": "0", "CROSS_SIZE": "1",
+    }  # fmt: skip
     with delayed(FORWARDED) as mask:  # until they are passed on to all ranks
         pids = set()
         for rank in range(len(devices)):
             words = [options.script, f"{LOCAL_RANK}={rank}", *options.arguments]
-            pids.add(_start(program, words, _environment(options, rank, devices), mask))
+            pids.add(_start(program, words, variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, mask))
         ranks = Ranks(pids)
     return ranks.wait()
 
@@ -60,27 +71,6 @@ def _start(program: Program | None, words: list[str], variables: dict[str, str],
     exit_at_once(run_program(program, words[1:]))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="local_ranks", allow_abbrev=False)
-    parser.add_argument("--devices", required=True)
-    parser.add_argument("--master_addr", required=True)
-    parser.add_argument("--master_port", required=True)
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    return parser
-
-
-def _environment(options: argparse.Namespace, rank: int, devices: list[str]) -> dict[str, str]:
-    """Return the variables that DeepSpeed's launcher sets for a rank."""
-    size = str(len(devices))
-    return {
-        # All devices for every rank, which takes the one with the number LOCAL_RANK (process/setup.py).
-        "CUDA_VISIBLE_DEVICES": ",".join(devices), "MASTER_ADDR": options.master_addr,
-        "MASTER_PORT": options.master_port, "WORLD_SIZE": size, "LOCAL_SIZE": size, "CROSS_RANK": "0",
-        "CROSS_SIZE": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
-    }  # fmt: skip
-
-
 def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
     """Import the program that a script runs and return it, if the ranks are to be forked and can be.
 
@@ -95,11 +85,7 @@ def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
     except Exception:
         return None
     if obstacles := _fork_obstacles():
-        print(
-            f"deepy: the ranks are not forked, because this process has {obstacles}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"deepy: the ranks are not forked, because this process has {obstacles}", file=sys.stderr, flush=True)
         return None
     return program
 

@@ -113,7 +113,7 @@ class Loop:
             self._save(last=True)
             self.saves.end()
         self.progress.done()
-        outcome = Outcome(self.position.iteration, self.reason, self.saves.last)
+        outcome = Outcome(self.position.iteration, self.reason, self.saves.saver.last)
         # The console, which is first, ends last: it prints where the others wrote.
         self.trackers.tell(lambda tracker: tracker.on_end(outcome), last_first=True)
         return outcome
@@ -139,7 +139,7 @@ class Loop:
         lr, began, iteration = self.trainer.learning_rate(), time.perf_counter(), self.position.iteration + 1
         batch = self.sizes.after(self.position.samples)
         length = self.lengths.shorter(self.position.samples) if self.lengths else None
-        told = self.stop.tell(iteration, busy=self.saves.writing)
+        told = self.stop.tell(iteration, busy=self.saves.saver.writing)
         result = self.trainer.take_step(self.batches, told, batch, length)
         self.position = Position(iteration, self.position.samples + batch, self.position.left_out)
         self.unread.append(_Unread(self.position, batch, length, lr, began, result))
@@ -158,7 +158,7 @@ class Loop:
         self.progress.took(seconds)
         if self.divergence.ends_run(result):
             unsaved = self.saves.problems_of_finishing()
-            raise Problems([self.divergence.problem(result, taken.position.iteration, self.saves.last), *unsaved])
+            raise Problems([self.divergence.problem(result, taken.position.iteration, self.saves.saver.last), *unsaved])
         step = Step(
             iteration=taken.position.iteration,
             loss=result.loss,
@@ -181,7 +181,7 @@ class Loop:
         reason, busy = self.stop.answer(result.told)
         self.reason = self.reason or reason
         # `busy` is the same on every rank, so all of them finish here or none; and none has to wait for a file.
-        if self.saves.pending and not busy:
+        if self.saves.saver.pending and not busy:
             with self.spent.on(SAVING):
                 self.saves.finish()
 
@@ -204,7 +204,7 @@ class Loop:
             if goes_back:
                 self.trackers.tell(lambda tracker: tracker.on_spike(event))
             unsaved = self.saves.problems_of_finishing()
-            raise Problems([too_many_spikes(options, event.describe(), self.saves.last), *unsaved])
+            raise Problems([too_many_spikes(options, event.describe(), self.saves.saver.last), *unsaved])
         position, left_out = self.position, options.spike_skip_samples
         if goes_back:
             position = self._roll_back(event)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +21,10 @@ from neoxargs.config.config import Config
 from neoxargs.facts.objectives import needs_reference_model
 from neoxargs.files.checkpoints.folder import recorded_base
 from neoxargs.processes.watch import Progress
-from neoxargs.train.batches.loader import Loader, Samples, collate, reads_data
+from neoxargs.train.batches.loader import Loader, Samples, collate
 from neoxargs.train.batches.references import References, Table
+from neoxargs.train.batches.samples.answers import Answers, Pairs
 from neoxargs.train.batches.samples.gpt_neox import BlendSamples
-from neoxargs.train.batches.samples.pairs import Pairs
-from neoxargs.train.batches.samples.rated import Rated
 from neoxargs.train.checkpoint.references import Recorded, read
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.engine.steps import Trainer
@@ -54,9 +52,9 @@ def prepare(config: Config, trainer: Trainer, data: Loader, mesh: Mesh, saver: C
         data.references.ignore()
         saver.references = References()  # not those, which are no model's
     if samples := missing(data):
-        reference = Reference(trainer, mesh, config.batch.train_micro_batch_size_per_gpu, progress)
+        scorer = Scorer(trainer, mesh, config.batch.train_micro_batch_size_per_gpu)
         with _reference_model(config, trainer, saver, samples):
-            reference.compute(samples)
+            compute(samples, scorer, progress)
 
 
 @contextmanager
@@ -73,22 +71,18 @@ def _reference_model(config: Config, trainer: Trainer, saver: Checkpoints, sampl
         yield
         saver.load()
     else:
-        raise Problems(_random(saver.last, counted(samples)))
-
-
-def _random(checkpoint: Path, samples: str) -> Problem:
-    what = f"load ({checkpoint}): the checkpoint contains no reference log-probabilities of {samples} of this "
-    what += "run's data, and the reference model cannot be restored, because it had random weights"
-    hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a new "
-    hint += "run, with the loaded model as its reference model"
-    about = ("load", "train_iters", "finetune")
-    return Problem(what, hint=hint, id="reference-model-lost", about=about)
+        what = f"load ({saver.last}): the checkpoint contains no reference log-probabilities of {counted(samples)} of "
+        what += "this run's data, and the reference model cannot be restored, because it had random weights"
+        hint = "use the data and train_iters of the run that wrote the checkpoint, or set finetune: true to start a "
+        hint += "new run, with the loaded model as its reference model"
+        about = ("load", "train_iters", "finetune")
+        raise Problems(Problem(what, hint=hint, id="reference-model-lost", about=about))
 
 
 class Unscored(NamedTuple):
     """A sample of the data, and where its log-probabilities belong."""
 
-    samples: Pairs | Rated
+    samples: Answers
     number: int
     """Its index in `samples`."""
 
@@ -109,41 +103,36 @@ def counted(samples: list[Unscored]) -> str:
     return f"{len(samples):,} {'pairs' if isinstance(samples[0].samples, Pairs) else 'answers'}"
 
 
-class Reference:
-    """Computes the log-probabilities. Collective: every rank makes the same calls."""
+def compute(samples: list[Unscored], scorer: Scorer, progress: Progress) -> None:
+    """Compute the log-probabilities of these samples, on all data parallel ranks together. Collective."""
+    at_once = scorer.micro_batch * scorer.mesh.samples.size * scorer.in_flight
+    total = counted(samples)
+    _say(f"computing the reference log-probabilities of {total}")
+    said = time.monotonic()
+    with paused(scorer.trainer):
+        for start in range(0, len(samples), at_once):
+            progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
+            _compute_together(samples[start : start + at_once], scorer)
+            if time.monotonic() - said > INTERVAL:
+                said = time.monotonic()
+                _say(f"reference log-probabilities: {min(start + at_once, len(samples)):,} of {total}")
 
-    def __init__(self, trainer: Trainer, mesh: Mesh, micro_batch: int, progress: Progress) -> None:
-        self.trainer, self.mesh, self.micro_batch, self.progress = trainer, mesh, micro_batch, progress
-        self.scorer = Scorer(trainer, mesh, micro_batch)
 
-    def compute(self, samples: list[Unscored]) -> None:
-        """Compute the log-probabilities of these samples, on all data parallel ranks together."""
-        at_once = self.micro_batch * self.mesh.samples.size * self.scorer.in_flight
-        total = counted(samples)
-        _say(f"computing the reference log-probabilities of {total}")
-        said = time.monotonic()
-        with paused(self.trainer):
-            for start in range(0, len(samples), at_once):
-                self.progress.long(f"the reference model on sample {start + 1} of {len(samples)}")
-                self._compute(samples[start : start + at_once])
-                if time.monotonic() - said > INTERVAL:
-                    said = time.monotonic()
-                    _say(f"reference log-probabilities: {min(start + at_once, len(samples)):,} of {total}")
-
-    def _compute(self, samples: list[Unscored]) -> None:
-        # Full micro batches on every rank: the last sample again where there are too few.
-        step = self.micro_batch * self.mesh.samples.size
-        padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
-        starts = range(self.mesh.samples.rank * self.micro_batch, len(padded), step)
-        micro_batches = [padded[start : start + self.micro_batch] for start in starts]
-        batches = (collate([each.samples[each.number] for each in chosen]) for chosen in micro_batches)
-        scored = self.scorer.run(batches if reads_data(self.mesh) else None, len(micro_batches))
-        # (micro batch, answers)
-        own = [scores.logs.double().sum(1).view(-1, self.micro_batch).T.float() for scores in scored]
-        found = of_all_ranks([*zip(starts, own, strict=True)] if self.scorer.reports else [])
-        for start, values in chain.from_iterable(found):
-            for sample, value in zip(padded[start:], values, strict=False):
-                sample.entry[:] = value.numpy()
+def _compute_together(samples: list[Unscored], scorer: Scorer) -> None:
+    replicas, size = scorer.mesh.samples, scorer.micro_batch
+    # Full micro batches on every rank: the last sample again where there are too few.
+    step = size * replicas.size
+    padded = [*samples, *[samples[-1]] * (-len(samples) % step)]
+    starts = range(replicas.rank * size, len(padded), step)
+    micro_batches = [padded[start : start + size] for start in starts]
+    batches = (collate([each.samples[each.number] for each in chosen]) for chosen in micro_batches)
+    scored = scorer.run(batches if scorer.trainer.reads_data else None, len(micro_batches))
+    # (micro batch, answers)
+    own = [scores.logs.double().sum(1).view(-1, size).T.float() for scores in scored]
+    found = of_all_ranks([*zip(starts, own, strict=True)] if scorer.reports else [])
+    for start, values in chain.from_iterable(found):
+        for sample, value in zip(padded[start:], values, strict=False):
+            sample.entry[:] = value.numpy()
 
 
 def _say(text: str) -> None:
@@ -167,5 +156,5 @@ def _origin(samples: Samples, index: int) -> Unscored:
     """Return the sample that is one of a blend, or of several passes."""
     while isinstance(samples, BlendSamples):
         samples, index = samples.locate(index)
-    assert isinstance(samples, Pairs | Rated)
+    assert isinstance(samples, Answers)
     return Unscored(samples, index)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -57,16 +56,15 @@ from neoxargs.train.process import deepspeed_ops, flight_recorder, setup
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track import Run, Tracker, metrics
+from neoxargs.train.track import metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import ProgressBar
 from neoxargs.train.track.report_page import Page
-from neoxargs.train.track.run_folders import RunFolders
-from neoxargs.train.track.tensorboard import TensorBoard
+from neoxargs.train.track.series import CometTracker, TensorBoard, WandbTracker
 from neoxargs.train.track.time_spent import Spent
-from neoxargs.train.track.trackers import Trackers
-from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
+from neoxargs.train.track.tracker import Run, Tracker
+from neoxargs.train.track.trackers import RunFolders, Trackers
 
 #: Name of the stop file in `run_dir`; see `adlr_autoresume`.
 STOP_FILE = "stop"
@@ -114,10 +112,10 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
         # Of samples beyond these, no log-probabilities of the reference model are known.
         data = replace(data, extend=None)
     kernels = [*attention_line(config, process.device), *trainer.kernels]
-    described = _described_run(config, process.world_size, position, vocabulary.padded, kernels)
-    described = replace(described, planned=arguments.planned)
+    described = _described_run(arguments, process.world_size, position, vocabulary.padded, kernels)
     stops = config.checkpoint.on_save_error == "stop"
-    folders = RunFolders(_folders(config) if process.main else {})
+    log_dir = {"log_dir": Path(config.logging.log_dir)} if config.logging.log_dir else {}
+    folders = RunFolders({**locked_folders(config), **log_dir} if process.main else {})
     trackers = Trackers(_trackers(config, described.folder) if process.main else [], described.folder, stops, folders)
     for tracker in trackers.each:
         tracker.on_start(described)
@@ -131,16 +129,15 @@ def assemble(arguments: RankArguments, process: setup.Process) -> Loop:
     stop = StopRequest(stop_file, config.training.adlr_autoresume_interval)
     # Only rank 0 has the file of metrics, and reports the time.
     elapsed = metrics.elapsed(described.folder / METRICS, position.iteration) if process.main else 0.0
-    sizes, every = BatchSizes.of(config.get), read_every(config, process.device)
-    lengths = SequenceLengths.of(config.get)
+    sizes, lengths = BatchSizes.of(config.get), SequenceLengths.of(config.get)
     is_idle = torch.cuda.current_stream().query if setup.on_gpu() else None
     # On GPUs, messages are queued like computation; those of compiled layers are in their graphs.
     with_messages = not setup.on_gpu() and process.world_size > 1 and not config.fusion.compile_layers
     planned = described.planned if process.main else None
     spent = Spent(planned, described.tokens_per_sample, is_idle, with_messages=with_messages)
     return Loop(
-        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed, every,
-        spent, lengths if lengths.changes else None,
+        config.training, sizes, trainer, data, saves, evaluations, trackers, stop, progress, position, elapsed,
+        read_every(config, process.device), spent, lengths if lengths.changes else None,
     )  # fmt: skip
 
 
@@ -175,12 +172,6 @@ def model_and_data(arguments: RankArguments, process: setup.Process) -> tuple[GP
     return build.alone(config, vocabulary, mesh), batches
 
 
-def _folders(config: Config) -> dict[str, Path]:
-    """Return the folders that a run writes to, by the parameters that name them."""
-    log_dir = config.logging.log_dir
-    return {**locked_folders(config), **({"log_dir": Path(log_dir)} if log_dir else {})}
-
-
 def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Vocabulary, Loader]:
     """Return the mesh, the tokenizer and the data of a run. Raises Problems."""
     mesh, tokenizer = build_mesh(config), build_tokenizer(config.tokenizer)
@@ -191,7 +182,8 @@ def _read(config: Config, process: setup.Process) -> tuple[Mesh, Tokenizer, Voca
     return mesh, tokenizer, vocabulary, data
 
 
-def _described_run(config: Config, ranks: int, start: Position, rows: int, kernels: Sequence[str]) -> Run:
+def _described_run(arguments: RankArguments, ranks: int, start: Position, rows: int, kernels: Sequence[str]) -> Run:
+    config = arguments.config
     sizes, lengths = BatchSizes.of(config.get), SequenceLengths.of(config.get)
     # Known only for one token file that deepy wrote.
     summary = summary_of(config.data.data_path) if isinstance(config.data.data_path, str) else None
@@ -212,6 +204,7 @@ def _described_run(config: Config, ranks: int, start: Position, rows: int, kerne
             length: model.flops_per_token(config, rows, length) for _, length in lengths.begins if lengths.changes
         },
         kernels=kernels,
+        planned=arguments.planned,
     )
 
 
@@ -234,13 +227,16 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     trackers: list[Tracker] = [Console(options.log_interval, write, log, options.tensorboard_dir)]
     # They end in reverse order: the page reads the metrics.
     page = Page([*describe(config), *_launched(config)], partial(timeline_of, config))
-    trackers += [page, metrics.Metrics(folder / METRICS, _recorded(config))]
+    # What determines the samples that a run reads, for `deepy data --ledger`.
+    files, values = files_of({"train": sources(config.data, config.post_training)["train"]}), train_values(config)
+    recorded = {"values": values, "files": {name: digest(name) for name in files}}
+    trackers += [page, metrics.Metrics(folder / METRICS, recorded)]
     if options.tensorboard_dir:
         trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
-        trackers.append(WandbTracker(config.wandb, train_values(config)))
+        trackers.append(WandbTracker(config.wandb, values))
     if config.comet.use_comet:
-        trackers.append(CometTracker(config.comet, train_values(config)))
+        trackers.append(CometTracker(config.comet, values))
     memory_on_gpu = profiling.memory_profiling and setup.on_gpu()
     memory_on_cpu = profiling.memory_profiling and not memory_on_gpu
     if profiling.profile or memory_on_cpu:
@@ -248,12 +244,6 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     if memory_on_gpu:
         trackers.append(MemoryHistory(profiling.memory_profiling_path))
     return [*trackers, bar] if bar else trackers
-
-
-def _recorded(config: Config) -> dict[str, Any]:
-    """Return what determines the samples that a run reads, for `deepy data --ledger`."""
-    files = files_of({"train": sources(config.data, config.post_training)["train"]})
-    return {"values": train_values(config), "files": {name: digest(name) for name in files}}
 
 
 def _launched(config: Config) -> list[tuple[str, str]]:

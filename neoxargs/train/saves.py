@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.facts.position import Position
@@ -20,38 +20,18 @@ from neoxargs.train.track.trackers import Trackers
 NOT_SAVED = "checkpoint-not-saved"
 
 
+@dataclass
 class Saves:
-    """Saves checkpoints, and tells the trackers of each when it is complete. Collective.
+    """Saves checkpoints, and tells the trackers of each when it is complete. Collective."""
 
-    saved: the position of the latest one, also if it is still written in the background.
-    """
-
-    def __init__(
-        self,
-        options: Checkpoint,
-        saver: Checkpoints,
-        trackers: Trackers,
-        progress: Progress,
-        saved: Position | None = None,
-    ) -> None:
-        self.options, self.saver, self.trackers, self.progress, self.saved = options, saver, trackers, progress, saved
-        self.validated: Evaluation | None = None
-        """The last evaluation on the validation data."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether a checkpoint is being completed in the background."""
-        return self.saver.pending is not None
-
-    @property
-    def writing(self) -> bool:
-        """Whether this rank still writes files of it."""
-        return self.saver.writing
-
-    @property
-    def last(self) -> Path | None:
-        """Folder of the latest complete checkpoint."""
-        return self.saver.last
+    options: Checkpoint
+    saver: Checkpoints
+    trackers: Trackers
+    progress: Progress
+    saved: Position | None = None
+    """The position of the latest one, also if it is still written in the background."""
+    validated: Evaluation | None = None
+    """The last evaluation on the validation data."""
 
     def needed(self, position: Position) -> bool:
         """Whether a checkpoint of this position does not exist yet, and is to."""
@@ -71,7 +51,7 @@ class Saves:
         self.progress.long("going back to an earlier checkpoint")
         self.finish()
         found = self.saver.roll_back(checkpoints)
-        if found and self.last and (loss := written_by(self.last).validation_loss) is not None:
+        if found and self.saver.last and (loss := written_by(self.saver.last).validation_loss) is not None:
             self.validated = Evaluation(found.iteration, "validation", loss)
         return found
 

@@ -19,7 +19,7 @@ from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track import Answers, Evaluation, Step, TaskResults, Tracker
+from neoxargs.train.track.tracker import Answers, Evaluation, Step, TaskResults, Tracker
 from neoxargs.train.track.trackers import Trackers
 
 
@@ -41,6 +41,17 @@ class Recorder(Tracker):
 
     def on_save(self, iteration: int, folder: Path) -> None:
         self.events.append(("save", iteration))
+
+
+class AtStep(Tracker):
+    """Does something at a step, or at every one."""
+
+    def __init__(self, act: Callable[[], object], iteration: int | None = None) -> None:
+        self.act, self.iteration = act, iteration
+
+    def on_step(self, step: Step) -> None:
+        if self.iteration in (None, step.iteration):
+            self.act()
 
 
 class Engine:

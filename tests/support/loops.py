@@ -14,7 +14,7 @@ from neoxargs.train.evaluation.in_training import Evaluations
 from neoxargs.train.loop import Loop
 from neoxargs.train.process.stop_request import StopRequest
 from neoxargs.train.saves import Saves
-from neoxargs.train.track import Tracker
+from neoxargs.train.track.tracker import Tracker
 from neoxargs.train.track.trackers import Trackers
 from tests.support.trials import SAMPLES, Training
 

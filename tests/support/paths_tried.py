@@ -392,7 +392,7 @@ def trained(config: Config, name: str = "") -> Trained:
     from neoxargs.train.engine import build as engine
     from neoxargs.train.process import setup
     from neoxargs.train.process.mesh import destroy_groups
-    from neoxargs.train.track import Step, Tracker
+    from neoxargs.train.track.tracker import Step, Tracker
     from tests.support.trials import allow_fp16
 
     class Recorder(Tracker):

@@ -19,13 +19,13 @@ from unittest.mock import patch
 
 import numpy as np
 
+from neoxargs.base.programs import Program
 from neoxargs.files import metrics as run_metrics
 from neoxargs.files.token_files import writer as indexed
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import script_arguments
-from neoxargs.train import rank as train
 from neoxargs.train.process import setup
-from neoxargs.train.rank import main
+from neoxargs.train.rank import run_program
 from tests.support.ports import free_port
 from tests.support.ranks import CPU, Machine, forked_from
 
@@ -60,11 +60,11 @@ class Ranks:
 
 @contextmanager
 def start_ranks(
-    folder: Path, world: int, on: Machine = CPU, program: str = "main", pause_after: int = 0, **changes: Any
+    folder: Path, world: int, on: Machine = CPU, program: Program = "train", pause_after: int = 0, **changes: Any
 ) -> Iterator[Ranks]:
     """Start `world` ranks with the TINY configuration and these changes, and kill them when the block ends.
 
-    program: the function of `neoxargs.train` that they run. pause_after: the step after which they do nothing more.
+    program: what they run. pause_after: the step after which they do nothing more.
     """
     on.prepare()
     arguments = rank_arguments(folder, world, **changes)
@@ -101,7 +101,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def _run(program: str, arguments: list[str], environment: dict[str, str], log: Path, pause_after: int) -> None:
+def _run(program: Program, arguments: list[str], environment: dict[str, str], log: Path, pause_after: int) -> None:
     """train.py, or another of our scripts, in a forked process, which leads a process group of its own."""
     os.setpgrp()
     os.environ.update(environment)
@@ -112,7 +112,7 @@ def _run(program: str, arguments: list[str], environment: dict[str, str], log: P
 
     if pause_after:
         _pause_after(pause_after)
-    sys.exit(getattr(train, program)(arguments))
+    sys.exit(run_program(program, arguments))
 
 
 def _pause_after(last: int) -> None:
@@ -143,7 +143,7 @@ def train_on_rank(arguments: list[str]) -> tuple[int, str, str]:
         redirect_stderr(io.StringIO()) as errors,
         patch.object(setup, "stop"),  # `run_ranks` ends the process group itself
     ):
-        code = main(arguments)
+        code = run_program("train", arguments)
     return code, output.getvalue(), errors.getvalue()
 
 

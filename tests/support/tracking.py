@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neoxargs.train.track import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
+from neoxargs.files.metrics import FILE, read
+from neoxargs.train.track.metrics import Metrics
+from neoxargs.train.track.tracker import Answer, Answers, Evaluation, Outcome, Run, Step, TaskResults, Tracker
 
 DONE = Outcome(4, "", Path("ckpt/global_step4"))
 
@@ -19,6 +21,35 @@ def step(iteration: int, **changes: Any) -> Step:
     values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration,
               "memory": 2**30, "batch": 8, "samples": 8 * iteration}  # fmt: skip
     return Step(iteration, **values | changes)
+
+
+def recorded(folder: Path, *events: Step | Evaluation | TaskResults | Answers, of: Run | None = None) -> list[Any]:
+    """Return the rows in metrics.jsonl of a run to which these events happened. of: the run, if not `run(folder)`."""
+    tracker = Metrics(folder / FILE)
+    tracker.on_start(of or run(folder))
+    for event in events:
+        if isinstance(event, Step):
+            tracker.on_step(event)
+        else:
+            event.tell(tracker)
+    tracker.on_end(DONE)
+    return list(read(folder / FILE))
+
+
+class Service:
+    """Stand-in for wandb and comet_ml that records every call on itself and on its results."""
+
+    Error = ValueError
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Service:
+            self.calls.append((name, arguments, options))
+            return self
+
+        return call
 
 
 TASKS = TaskResults(2, {"letters": {"acc": 0.25, "acc_stderr": 0.125}})

@@ -15,13 +15,14 @@ import pytest
 import torch.distributed as dist
 
 from neoxargs.base.problems import render
+from neoxargs.files import metrics
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train import evaluate, run
 from neoxargs.train.evaluate import Perplexity
 from neoxargs.train.evaluation import lm_eval_harness
 from neoxargs.train.evaluation.lm_eval_harness import Model
-from neoxargs.train.evaluation.lm_eval_tasks import Tasks, require_installed
+from neoxargs.train.evaluation.lm_eval_tasks import Tasks, harness
 from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, windows
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch
@@ -189,20 +190,24 @@ def trained_and_evaluated(folder: str) -> None:
             dist.barrier()  # rank 0 finishes the checkpoint last
 
 
+def reported_and_found(folder: Path, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Train and evaluate; return the rows of evaluations in the metrics, and the results."""
+    places = {"save": str(folder / "run"), "eval_results_prefix": str(folder / "mine")}
+    (folder / "run.yml").write_text(json.dumps(TINY | places | {"train_iters": 2} | changes))
+    run_ranks(trained_and_evaluated, 2, str(folder), timeout=240)
+    [results] = folder.glob("mine_eval_results_*.json")
+    rows = metrics.read(folder / "run" / metrics.FILE)
+    return [row for row in rows if row["event"] == "evaluation"], json.loads(results.read_text())
+
+
 @pytest.mark.parametrize(("changes", "equal"), [
     ({}, True), ({"eval_interval": 1, "repeat_eval_samples": True}, True), ({"eval_interval": 1}, False),
 ])  # fmt: skip
 def test_the_loss_is_that_of_training_on_the_samples_of_its_first_evaluation(
     tmp_path: Path, changes: dict[str, Any], equal: bool
 ) -> None:
-    values = TINY | {"data_path": str(write_tokens(tmp_path)), "save": str(tmp_path / "run"), "train_iters": 2,
-                     **changes, "eval_results_prefix": str(tmp_path / "mine"), "eval_iters": 3}  # fmt: skip
-    (tmp_path / "run.yml").write_text(json.dumps(values))
-    run_ranks(trained_and_evaluated, 2, str(tmp_path), timeout=240)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    *_, reported = (row["loss"] for row in rows if row["event"] == "evaluation" and row["split"] == "validation")
-    [results] = tmp_path.glob("mine_eval_results_*.json")
-    found = json.loads(results.read_text())
+    rows, found = reported_and_found(tmp_path, data_path=str(write_tokens(tmp_path)), eval_iters=3, **changes)
+    *_, reported = (row["loss"] for row in rows if row["split"] == "validation")
     assert found["checkpoint"].endswith("global_step2")
     assert (found["validation"]["loss"] == pytest.approx(reported, rel=1e-5)) == equal
     _, line = evaluate.result_lines(found)
@@ -214,14 +219,8 @@ def test_the_loss_is_that_of_training_on_the_samples_of_its_first_evaluation(
 def test_named_sets_have_their_mean_as_in_training(tmp_path: Path) -> None:
     tokens = str(write_tokens(tmp_path))
     sets = {"web": tokens, "law": {"data_paths": tokens, "weight": 3}}
-    values = TINY | {"data_path": tokens, "save": str(tmp_path / "run"), "train_iters": 2, "split": "9,0,1",
-                     "validation": sets, "eval_results_prefix": str(tmp_path / "mine")}  # fmt: skip
-    (tmp_path / "run.yml").write_text(json.dumps(values))
-    run_ranks(trained_and_evaluated, 2, str(tmp_path), timeout=240)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    reported = {row["split"]: row["loss"] for row in rows if row["event"] == "evaluation"}
-    [results] = tmp_path.glob("mine_eval_results_*.json")
-    found = json.loads(results.read_text())
+    rows, found = reported_and_found(tmp_path, data_path=tokens, split="9,0,1", validation=sets)
+    reported = {row["split"]: row["loss"] for row in rows}
     for part in ("validation/web", "validation/law", "validation"):
         assert found[part]["loss"] == pytest.approx(reported[part], rel=1e-5)
     assert found["validation"]["perplexity"] == pytest.approx(math.exp(reported["validation"]), rel=1e-5)
@@ -253,7 +252,7 @@ def test_data_without_evaluation_iterations() -> None:
 def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
         monkeypatch.setitem(sys.modules, name, None)
-    problems = refused(require_installed)
+    problems = refused(lambda: harness("evaluator"))
     pinned(render(problems), "[package-missing]")
     assert "pip install -c constraints.txt lm_eval" in render(problems)
 

@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,8 +16,6 @@ from neoxargs.base.request import Request
 from neoxargs.config.config import Config
 from neoxargs.resolve import resolve
 from neoxargs.runs.run_spec import resolve_run
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.train import run
 from neoxargs.train.generation.logprobs import Scorer
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
@@ -29,6 +26,7 @@ from tests.support import finetuning_parity as parity
 from tests.support import peft_models
 from tests.support.finetuning import drawn, labelled, pair
 from tests.support.finetuning_table import differences, page_rows
+from tests.support.frozen_runs import trained
 from tests.support.paths import NEOX_HEAD, needs_corpus
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, randomised, small
@@ -126,13 +124,6 @@ def test_evaluations_separate_documents_too(sizes: dict[str, int]) -> None:
     for evaluated, by_scorer, joined in run_ranks(scored, 2, sizes):
         assert evaluated == pytest.approx(by_scorer, rel=1e-5)
         assert abs(evaluated - joined) > 1e-4
-
-
-def trained(configs: list[Config]) -> None:
-    """Run train.py with each configuration on this rank."""
-    with patch.object(setup, "stop"):  # the test's process group ends with the test
-        for config in configs:
-            run.run(parse_rank_arguments(script_arguments(config)))
 
 
 def losses(folder: Path) -> dict[int, float]:

@@ -19,9 +19,9 @@ from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop
 from neoxargs.train.run import read_every
-from neoxargs.train.track import Answers, Outcome, Step, TaskResults, Tracker
-from neoxargs.train.track.run_folders import RunFolders
-from tests.support.counting_loop import Data, Engine, Recorder, Saver, loop
+from neoxargs.train.track.tracker import Answers, Outcome, Step, TaskResults, Tracker
+from neoxargs.train.track.trackers import RunFolders
+from tests.support.counting_loop import AtStep, Data, Engine, Recorder, Saver, loop
 from tests.support.refused import ids, refused
 from tests.support.small_gpt import small
 from tests.support.snapshots import pinned
@@ -159,15 +159,10 @@ def test_exit_interval_saves_and_stops() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: signal.Signals) -> None:
-    class Interrupt(Tracker):
-        def on_step(self, step: Step) -> None:
-            if step.iteration == 2:
-                os.kill(os.getpid(), number)
-
     before = signal.signal(number, signal.default_int_handler)  # under nohup, the tests would ignore SIGHUP
     try:
         run = loop(save="x")
-        run.trackers.each.append(Interrupt())
+        run.trackers.each.append(AtStep(lambda: os.kill(os.getpid(), number), 2))
         assert run.run() == Outcome(3, number.name, Path("at3"))
         assert signal.getsignal(number) == signal.default_int_handler
     finally:
@@ -192,14 +187,10 @@ def test_a_signal_that_a_launcher_forwards_late_does_not_lose_the_checkpoint(mon
 
 
 def test_a_run_under_nohup_does_not_stop() -> None:
-    class HangUp(Tracker):
-        def on_step(self, step: Step) -> None:
-            os.kill(os.getpid(), signal.SIGHUP)
-
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         run = loop(save="x")
-        run.trackers.each.append(HangUp())
+        run.trackers.each.append(AtStep(lambda: os.kill(os.getpid(), signal.SIGHUP)))
         assert run.run() == Outcome(6, "", Path("at6"))
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
@@ -211,16 +202,10 @@ def test_a_run_under_nohup_does_not_stop() -> None:
 def test_a_file_ends_the_run_with_a_checkpoint(tmp_path: Path, interval: int, last: int) -> None:
     """It is made in iteration 2; the run without a name for it goes on to the end."""
     file = tmp_path / "stop"
-
-    class Wants(Tracker):
-        def on_step(self, step: Step) -> None:
-            if step.iteration == 2:
-                file.touch()
-
     for stop_file in (file, None):
         run = loop(save="x", adlr_autoresume_interval=interval)
         run.stop.file = stop_file
-        run.trackers.each.append(Wants())
+        run.trackers.each.append(AtStep(file.touch, 2))
         outcome = run.run()
         stopped = stop_file is not None and last < 6
         assert outcome == Outcome(
@@ -346,16 +331,10 @@ def test_a_folder_that_vanishes_is_restored_before_trackers_write(
 ) -> None:
     folder = tmp_path / "run"
 
-    class Vanishing(Tracker):
-        def on_step(self, step: Step) -> None:
-            assert folder.is_dir()
-            if step.iteration == 3:
-                folder.rmdir()
-
     folder.mkdir()
     run = loop()
     run.trackers.folders = RunFolders({"run_dir": folder})
-    run.trackers.each.append(Vanishing())
+    run.trackers.each += [AtStep(lambda: os.stat(folder)), AtStep(folder.rmdir, 3)]
     assert run.run().iteration == 6
     assert capsys.readouterr().err.count("[run-folder-vanished]") == 1
 
@@ -480,18 +459,14 @@ def test_a_step_that_diverges_is_found_one_step_later_and_never_saved() -> None:
 
 
 def test_a_signal_is_answered_one_step_later_and_the_last_step_is_read_before_it_is_saved() -> None:
-    class Interrupt(Tracker):
-        def on_step(self, step: Step) -> None:
-            if step.iteration == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-
+    interrupt = AtStep(lambda: os.kill(os.getpid(), signal.SIGTERM), 2)
     run = late(100, train_iters=9, save="x")
-    run.trackers.each.append(Interrupt())
+    run.trackers.each.append(interrupt)
     # Step 3 has been started when step 2 is read; step 4 tells of the signal, and is read when step 5 has been started.
     assert run.run() == Outcome(5, "SIGTERM", Path("at5"))
     assert happened(run, "step") == [("step", number) for number in range(1, 6)]
     run = late(100, {5: (math.nan, False)}, train_iters=9, save="x")
-    run.trackers.each.append(Interrupt())
+    run.trackers.each.append(interrupt)
     with pytest.raises(Problems, match="at iteration 5"):
         run.run()
     assert not happened(run, "save")

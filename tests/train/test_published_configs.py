@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,12 +17,13 @@ from neoxargs.config.config import Config
 from neoxargs.files.token_files import writer as indexed
 from neoxargs.resolve import resolve
 from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
-from neoxargs.train import run
 from neoxargs.train.engine import build as engine
 from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.micro_batch import MicroBatch
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
+from tests.support.frozen_runs import losses as losses_of
+from tests.support.frozen_runs import trained
 from tests.support.paths import CONFIGS, NEOX_HEAD, needs_corpus
 from tests.support.ranks import run_ranks
 
@@ -145,13 +145,6 @@ SCALED = [
 SCALED_WHERE_WRITTEN = {"intermediate_size": 512, "attention_config": '[[["flash"], "all"]]'}
 
 
-def trained(configs: list[Config]) -> None:
-    """train.py's whole run of each on this rank."""
-    with patch.object(setup, "stop"):  # the test's process group ends with the test
-        for config in configs:
-            run.run(parse_rank_arguments(script_arguments(config)))
-
-
 def text(folder: Path) -> Path:
     """A token file of 200 documents of words, drawn alike every time."""
     prefix, draw = folder / "text", np.random.default_rng(1)
@@ -182,8 +175,7 @@ def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
     names = [*COMBINED, *EXPERTS]
     run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in names], timeout=500)
     for name in names:
-        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        steps = [row["loss"] for row in rows if row["event"] == "step"]
+        steps = losses_of(tmp_path / name)
         assert len(steps) == 20, name
         assert sum(steps[-5:]) / 5 < steps[0] - 0.5, name
         assert (tmp_path / name / "global_step20").is_dir(), name
@@ -197,8 +189,7 @@ def losses_alone(file: str, kind: str, folder: Path, steps: int = 20, sets: Sequ
     layers = f"attention_config={SCALED_WHERE_WRITTEN['attention_config'].replace('flash', kind)}"
     config = resolve([NEOX_HEAD / file], [*sizes, *places, layers, *sets], gpus=1)
     run_ranks(trained, 1, [config], timeout=500)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row["loss"] for row in rows if row["event"] == "step"]
+    return losses_of(folder)
 
 
 @pytest.mark.timeout(560)

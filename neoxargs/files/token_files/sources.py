@@ -222,4 +222,4 @@ def with_text(config: Config) -> Config:
     if not config.data.text_path or config.data.data_path:
         return config
     origin = value.Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
-    return config.with_value("data_path", token_cache(config), origin)
+    return config.with_values({"data_path": token_cache(config)}, origin)

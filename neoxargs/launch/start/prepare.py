@@ -92,10 +92,8 @@ def with_launch(config: Config, script: str, texts: Sequence[Text], commit: str 
     files = {os.path.basename(text.name): without_secrets(text.text) for text in texts}
     if len(json.dumps(files)) < MAX_FILES_BYTES:  # the encoded size: JSON writes a non-ASCII character as 6 bytes
         additions["config_files"] = files  # GPT-NeoX's checkpoints contain them
-    for name, value in additions.items():
-        if value and not config.is_set(name):
-            config = config.with_value(name, value, LAUNCHED)
-    return config
+    added = {name: value for name, value in additions.items() if value and not config.is_set(name)}
+    return config.with_values(added, LAUNCHED)
 
 
 def tokenise(config: Config, environ: Mapping[str, str]) -> int:

@@ -94,11 +94,7 @@ def _starting_point(config: Config, own: Path | None) -> str:
 
 def continued(config: Config, own: Own) -> Config:
     """Return the configuration that continues from the run's own newest checkpoint, if it has one."""
-    if not own_checkpoint(config, own):
-        return config
-    for name, value in _continuation(config).items():
-        config = config.with_value(name, value, CONTINUED)
-    return config
+    return config.with_values(_continuation(config), CONTINUED) if own_checkpoint(config, own) else config
 
 
 def _continuation(config: Config) -> dict[str, object]:

@@ -215,9 +215,7 @@ def _cut(config: Config, length: int) -> Config:
         "seq_length": length, "train_micro_batch_size_per_gpu": micro * pieces, "train_batch_size": total * pieces,
         PHASES: None,
     }  # fmt: skip
-    for name, value in values.items():
-        config = config.with_value(name, value, source)
-    return config
+    return config.with_values(values, source)
 
 
 def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:

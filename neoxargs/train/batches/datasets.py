@@ -47,10 +47,9 @@ from neoxargs.train.batches.comparison import Comparison
 from neoxargs.train.batches.loader import Loader, Samples
 from neoxargs.train.batches.references import References
 from neoxargs.train.batches.samples import gpt_neox, megatron_core, whole_documents
+from neoxargs.train.batches.samples.answers import Pairs, Rated
 from neoxargs.train.batches.samples.mixed import mix_samples
-from neoxargs.train.batches.samples.pairs import Pairs
 from neoxargs.train.batches.samples.passes import in_passes
-from neoxargs.train.batches.samples.rated import Rated
 from neoxargs.train.batches.token_file_checks import require_token_files
 from neoxargs.train.process.mesh import Mesh
 
@@ -110,8 +109,7 @@ def build_datasets(
     if _is_first(rank):
         comparison.start()
     built = first_rank_first(
-        rank,
-        lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in chosen},
+        rank, lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in chosen}
     )
     _refuse_empty(built, chosen, needed, sampling)
     # Once for each text: a file can be a source of several parts.
@@ -268,7 +266,9 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     if not present:
         return None
     if sampling.epochs:
-        return _in_epochs(filled, sampling.epochs, sampling)
+        built = [_one_epoch(source, sampling) for source in filled]
+        reach = max(sampling.epochs * sum(map(len, built)), sampling.reach)
+        return in_passes(built, reach, sampling.seed, sampling.cache)
     if sampling.data.sample_order == "gpt-neox":
         # With the sources of weight 0: their samples count in the size of GPT-NeoX's blend.
         return _in_gpt_neox_order(filled, samples, sampling)
@@ -296,13 +296,6 @@ def _in_gpt_neox_order(filled: Sequence[Source], samples: int, sampling: Samplin
     identity = [[_identity(source) for source in filled], [sampling.seq_length, sampling.seed]]
     weighted = _weights(filled, sampling)
     return gpt_neox.blend_samples(build, weighted, samples, identity, sampling.cache, sampling.reach)
-
-
-def _in_epochs(filled: Sequence[Source], epochs: int, sampling: Sampling) -> Samples:
-    """Return the samples of all sources, each as often as there are epochs."""
-    built = [_one_epoch(source, sampling) for source in filled]
-    samples = max(epochs * sum(map(len, built)), sampling.reach)
-    return in_passes(built, samples, sampling.seed, sampling.cache)
 
 
 def _in_mixture(chosen: Sequence[Source], samples: int, mixture: Mixture, sampling: Sampling) -> Samples | None:
@@ -355,12 +348,13 @@ def _one_pass(source: Source, sampling: Sampling) -> whole_documents.DocumentSam
         found = rewards.read(source.rewards, len(chosen.file.sequence_lengths))
         # `require_token_files` has refused others.
         assert not isinstance(found, str)
-        return Rated.of(chosen, found, sampling.references)
+        return Rated(chosen, sampling.references.table((chosen,)), found)
     if source.rejected is None:
         return chosen
-    files = _file(source.rejected.prefix, sampling), _labels(source.rejected, sampling)
+    file, labels = _file(source.rejected.prefix, sampling), _labels(source.rejected, sampling)
     # The same documents of the other file.
-    return Pairs.of(chosen, replace(chosen, file=files[0], labels=files[1]), sampling.references)
+    rejected = replace(chosen, file=file, labels=labels)
+    return Pairs(chosen, sampling.references.table((chosen, rejected)), rejected)
 
 
 def _has_samples(source: Source, sampling: Sampling) -> bool:
@@ -400,9 +394,8 @@ def _sequences(source: Source, sampling: Sampling) -> slice:
 
 
 def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -> Any:
-    settings = _settings(sampling, [source])
-    sequences = _sequences(source, sampling)
-    return megatron_core.gpt_dataset(_file(source.prefix, sampling), source.prefix, sequences, samples, part, settings)
+    file, sequences = _file(source.prefix, sampling), _sequences(source, sampling)
+    return megatron_core.gpt_dataset(file, source.prefix, sequences, samples, part, _settings(sampling, [source]))
 
 
 def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:

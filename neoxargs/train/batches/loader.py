@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -122,9 +122,9 @@ def batches(
     loader = iter(
         DataLoader(
             _OrProblems(samples),
-            batch_sampler=_Endless(indices),
+            sampler=indices,
+            batch_size=None,  # `indices` are those of whole batches
             num_workers=workers,
-            collate_fn=_collate_or_problems,
             worker_init_fn=_start_worker,
             pin_memory=on_gpu(),
             # Without a generator, DataLoader draws from the default one, and dropout masks would differ after resuming.
@@ -140,19 +140,15 @@ class _Refused(NamedTuple):
     problems: list[Problem]
 
 
-class _OrProblems(torch.utils.data.Dataset[Any]):
+class _OrProblems(torch.utils.data.Dataset[MicroBatch | _Refused]):
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
 
-    def __getitems__(self, indices: list[int]) -> list[Mapping[str, Tensor]] | _Refused:
+    def __getitem__(self, indices: list[int]) -> MicroBatch | _Refused:
         try:
-            return [self.samples[index] for index in indices]
+            return collate([self.samples[index] for index in indices])
         except Problems as problems:
             return _Refused(problems.problems)
-
-
-def _collate_or_problems(samples: list[Mapping[str, Tensor]] | _Refused) -> MicroBatch | _Refused:
-    return samples if isinstance(samples, _Refused) else collate(samples)
 
 
 def _without_problems(batch: MicroBatch | _Refused) -> MicroBatch:
@@ -191,13 +187,3 @@ def collate(samples: list[Mapping[str, Tensor]]) -> MicroBatch:
 
 
 _FIELDS = ("tokens", "labels", "loss_mask", "starts", "reference", "rewards")
-
-
-class _Endless(torch.utils.data.Sampler[Any]):
-    """An endless iterator as the sampler that DataLoader requires."""
-
-    def __init__(self, indices: Iterator[list[int]]) -> None:
-        self.indices = indices
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self.indices

@@ -41,15 +41,6 @@ def begin(folder: Path, iteration: int) -> Path:
     return part
 
 
-def identity(folder: Path) -> tuple[int, int] | None:
-    """Return what is equal on two hosts only if they see the same folder; None if it does not exist."""
-    try:
-        stat = folder.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns
-
-
 def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = None) -> Path:
     """Make the checkpoint that `begin` started visible, and the newest one; return its folder.
 
@@ -57,8 +48,13 @@ def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = No
     a file does not have the size that was written.
     A checkpoint of the same iteration, left by an earlier run, is removed after the new one has taken its place.
     """
-    part, final = folder / (WRITING + tag(iteration)), folder / tag(iteration)
-    write_digests(part, _digests(part, known or {}))
+    part, final, known = folder / (WRITING + tag(iteration)), folder / tag(iteration), known or {}
+    files = {str(file.relative_to(part)): file for file in part.rglob("*") if file.is_file()}
+    for name, digest in known.items():
+        size = files[name].stat().st_size if name in files else 0
+        if size != digest.size:
+            raise OSError(f"{part / name} has {size} bytes, but {digest.size} were written")
+    write_digests(part, {name: known.get(name) or digest_of(file) for name, file in files.items()})
     # A folder cannot be renamed onto another one. A run that is killed between the two renames loses both, but no
     # checkpoint of another iteration.
     replaced = hide(final) if os.path.lexists(final) else None
@@ -68,15 +64,6 @@ def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = No
     if replaced:
         delete(replaced)
     return final
-
-
-def _digests(part: Path, known: Mapping[str, Digest]) -> dict[str, Digest]:
-    files = {str(file.relative_to(part)): file for file in part.rglob("*") if file.is_file()}
-    for name, digest in known.items():
-        size = files[name].stat().st_size if name in files else 0
-        if size != digest.size:
-            raise OSError(f"{part / name} has {size} bytes, but {digest.size} were written")
-    return {name: known.get(name) or digest_of(file) for name, file in files.items()}
 
 
 class Removal:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -85,13 +83,10 @@ def _difference(weight: str, state: str, a: CheckpointWeights, b: CheckpointWeig
         rows = min(len(x), len(y))
         x, y = x[:rows], y[:rows]
     if x.shape != y.shape:
-        return Difference(weight, state, 0.0, 0.0, f"{_shape(x)} in A, {_shape(y)} in B")
+        shapes = (" x ".join(map(str, each.shape)) for each in (x, y))
+        return Difference(weight, state, 0.0, 0.0, "{} in A, {} in B".format(*shapes))
     x, y = x.double(), y.double()
     if bool(((x == y) | (x.isnan() & y.isnan())).all()):
         return None
     norm = max(float(x.norm()), float(y.norm()))
     return Difference(weight, state, float((x - y).abs().max()), float((x - y).norm()) / norm if norm else 0.0)
-
-
-def _shape(x: Tensor) -> str:
-    return " x ".join(map(str, x.shape))

@@ -27,18 +27,18 @@ class Readers(NamedTuple):
     @classmethod
     def of(cls, checkpoint: Path) -> Readers:
         """Collective."""
-        folder = _identity(checkpoint)
+        folder = identity(checkpoint / checkpoint_folder.FILES) or (socket.gethostname(),)
         folders = of_all_ranks(folder)
         same = [rank for rank, other in enumerate(folders) if other == folder]
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         return cls(same.index(rank), len(same), len(set(folders)) > 1)
 
 
-def _identity(checkpoint: Path) -> tuple[object, ...]:
-    """Return what is equal on two hosts only if they see the same folder."""
+def identity(path: Path) -> tuple[object, ...] | None:
+    """Return what is equal on two hosts only if they see the same file or folder; None if it does not exist."""
     try:
-        stat = (checkpoint / checkpoint_folder.FILES).stat()
+        stat = path.stat()
     except OSError:
-        return (socket.gethostname(),)
-    # Hosts with a shared disk see the same file: inode, time and size are those that the server reports.
+        return None
+    # On a shared disk, inode, time and size are those that the server reports.
     return stat.st_ino, stat.st_mtime_ns, stat.st_size

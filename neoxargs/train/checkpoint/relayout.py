@@ -135,8 +135,8 @@ class _Loader:
         theirs, ours = saved.shape(name) or [1], list(self.own.full)
         # The checkpoint's vocabulary may be padded to another number of rows.
         if theirs[1:] != ours[1:] or (theirs[:1] != ours[:1] and name not in VOCABULARY_WEIGHTS):
-            shapes = f"shape {_shape_text(theirs)} in the checkpoint, but this run expects {_shape_text(ours)}"
-            what = f"load ({saved.folder}): {name} has {shapes}"
+            found, expected = (" x ".join(map(str, shape)) for shape in (theirs, ours))
+            what = f"load ({saved.folder}): {name} has shape {found} in the checkpoint, but this run expects {expected}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
 
     def load(self, with_optimizer: bool) -> None:
@@ -275,7 +275,3 @@ def restore_counters(engine: interface.Engine, saved: WeightsByRank, common: Map
         for name in LOSS_SCALE_STATE:
             if name in before and hasattr(after, name):
                 setattr(after, name, before[name])
-
-
-def _shape_text(shape: Any) -> str:
-    return " x ".join(map(str, shape))

@@ -37,7 +37,7 @@ from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.optim.schedule import Schedule, continue_schedule
 from neoxargs.train.process.collectives import of_all_ranks
-from neoxargs.train.process.setup import Process, set_seeds, suppress_output
+from neoxargs.train.process.setup import set_seeds, suppress_output
 
 #: Options of an optimizer that a checkpoint's do not replace. The learning rate is the schedule's.
 OWN_SETTINGS = {name.rpartition(".")[2] for name in REGISTRY.parameters if name.startswith("optimizer.params.")} - {
@@ -64,7 +64,10 @@ class Checkpoints(Saver):
         start = before.start if before and before.run == self.written.run else position.iteration
         self.written = replace(self.written, start=start)
         if self.options.load and (where := first_non_finite(self.engine)):
-            raise Problems(_not_finite(self.options.load, where))
+            what = f"load ({self.options.load}): the weight or the optimizer state of {where} is infinite or NaN in "
+            what += "the checkpoint"
+            hint = "set iteration to load an earlier checkpoint"
+            raise Problems(Problem(what, hint=hint, id="checkpoint-not-finite", about=("load", "iteration")))
         return position
 
     def roll_back(self, checkpoints: int) -> Position | None:
@@ -180,7 +183,7 @@ class Checkpoints(Saver):
             # True, because DeepSpeed fails to load files of another layout.
             state, same_layout = self._load_with_deepspeed(checkpoint, with_optimizer), True
         else:
-            same_layout = _on_every_rank(inventory.has_same_layout(self.engine, checkpoint), self.process)
+            same_layout = all(of_all_ranks(inventory.has_same_layout(self.engine, checkpoint)))
             # Without the optimizer state, DeepSpeed 0.19 gathers a full ZeRO-3 model on every rank to load it.
             gathers = not with_optimizer and self.engine.zero_optimization_partition_weights()
             # With optimizer state on NVMe, DeepSpeed 0.19 restores neither Adam's step count nor the states of
@@ -229,7 +232,9 @@ class Checkpoints(Saver):
                 )
         # What torch and DeepSpeed raise for other shapes, names and numbers of files, and for unreadable files.
         except (RuntimeError, KeyError, AssertionError, ValueError, OSError) as error:
-            what = f"load ({checkpoint}): DeepSpeed cannot load the checkpoint into this model: {_one_line(error)}"
+            text = " ".join(str(error).split()) or type(error).__name__
+            text = text if len(text) <= 300 else text[:300] + " ..."
+            what = f"load ({checkpoint}): DeepSpeed cannot load the checkpoint into this model: {text}"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",))) from error
         if path is None:
             what = f"load ({checkpoint}): DeepSpeed found no checkpoint for this model in this folder"
@@ -244,13 +249,11 @@ class Checkpoints(Saver):
         else:
             set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
         # Collective, so after the branch that ranks may take differently.
-        if not _on_every_rank(has_file, self.process) and self.process.main and self._draws():
+        draws = any((self.config.get(name) or 0) > 0 for name in (*DRAWS, "lora.dropout"))
+        if not all(of_all_ranks(has_file)) and self.process.main and draws:
             why = "has no RNG states" if same_layout else f"was written with {self._other_files(checkpoint)}"
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
             print(f"warning: {what}", flush=True)
-
-    def _draws(self) -> bool:
-        return any((self.config.get(name) or 0) > 0 for name in (*DRAWS, "lora.dropout"))
 
     def _other_files(self, checkpoint: Path) -> str:
         """Return why the ranks of this run would write other files than those of the checkpoint."""
@@ -269,7 +272,7 @@ class Checkpoints(Saver):
         # Without an index, DeepSpeed reads ZeRO's partitions only with the number of ranks that wrote them.
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
-        _raise_any(
+        other = [
             Problem(
                 f"load ({checkpoint}): the checkpoint was written with {name} {theirs[name]}, "
                 f"but this run has {name} {self.config.get(name)}",
@@ -279,8 +282,9 @@ class Checkpoints(Saver):
             )
             for name in names
             if name in theirs and theirs[name] != self.config.get(name)
-        )
-        _raise_any(other_optimizer(self.config, checkpoint))
+        ]
+        if problems := other or [*other_optimizer(self.config, checkpoint)]:
+            raise Problems(problems)
 
     def _follow_train_iters(self, checkpoint: Path) -> None:
         """Use this run's schedule if it differs from the checkpoint's only because `train_iters` was changed.
@@ -311,27 +315,3 @@ def _own_settings(engine: interface.Engine) -> Iterator[None]:
         group |= settings
     if isinstance(schedule, Schedule):
         schedule.set_again()
-
-
-def _not_finite(load: str, where: str) -> Problem:
-    what = f"load ({load}): the weight or the optimizer state of {where} is infinite or NaN in the checkpoint"
-    hint = "set iteration to load an earlier checkpoint"
-    return Problem(what, hint=hint, id="checkpoint-not-finite", about=("load", "iteration"))
-
-
-def _raise_any(problems: Iterator[Problem]) -> None:
-    collected = list(problems)
-    if collected:
-        raise Problems(collected)
-
-
-def _on_every_rank(value: bool, process: Process) -> bool:
-    """Return whether the value is true on every rank. Collective."""
-    flag = torch.tensor(int(value), device=process.device)
-    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
-    return bool(flag.item())
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + " ..."

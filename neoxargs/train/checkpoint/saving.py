@@ -37,11 +37,13 @@ from neoxargs.train.checkpoint import commit, expert_files, inventory
 from neoxargs.train.checkpoint import references as recorded
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.checkpoint.readers import identity
 from neoxargs.train.checkpoint.snapshot import Snapshot
 from neoxargs.train.checkpoint.validation import KEY, ForwardPass
 from neoxargs.train.deepspeed import checkpoint_io, interface
 from neoxargs.train.deepspeed.optimizer_view import stored_tensors
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
+from neoxargs.train.engine.divergence import latest_checkpoint
 from neoxargs.train.engine.spikes import Spikes
 from neoxargs.train.parallel.layers import is_expert
 from neoxargs.train.process.collectives import of_all_ranks
@@ -109,7 +111,12 @@ class Saver:
         # One checkpoint at a time: the copies' buffers are used again.
         before = self.finish()
         if found := first_non_finite(self.engine):
-            raise Problems(_not_finite(self.options.save, position, found, self.last))
+            what = f"save ({self.options.save}): the checkpoint at iteration {position.iteration} is not written, "
+            what += f"because the weight or the optimizer state of {found} is infinite or NaN; "
+            what += latest_checkpoint(self.last)
+            hint = "continue from an earlier checkpoint with a lower lr, a longer warmup, or gradient_clipping"
+            about = ("save", "lr", "warmup", "gradient_clipping")
+            raise Problems(Problem(what, hint=hint, id="weights-not-finite", about=about))
         root, iteration = Path(self.options.save), position.iteration
         part = root / (checkpoint_folder.WRITING + checkpoint_folder.tag(iteration))
         self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine), self.copies)
@@ -161,11 +168,15 @@ class Saver:
 
         Raises Problems if a host sees rank 0's folder: DeepSpeed lets every host write some of the files.
         """
-        own = commit.identity(files.part), socket.gethostname()
+        own = identity(files.part), socket.gethostname()
         folders = of_all_ranks(own)
         sharing = {host for seen, host in folders[1:] if seen == folders[0][0] and host != folders[0][1]}
         if sharing:
-            raise Problems(_is_shared(self.options.save, sorted(sharing)))
+            what = f"save ({self.options.save}) must be local to each host, because checkpoint.use_node_local_storage "
+            what += f"is set, but rank 0's host shares it with {listed(sorted(sharing), 'and')}"
+            hint = "remove use_node_local_storage, or set save to a folder on each host's local disk"
+            about = ("checkpoint.use_node_local_storage", "save")
+            raise Problems(Problem(what, hint=hint, id="node-local-storage-shared", about=about))
         self.beside = [rank for rank, (_, host) in enumerate(folders) if host == own[1]]
         self.leads = self.process.rank == self.beside[0]
         if self.leads and not self.process.main:
@@ -227,8 +238,11 @@ class Saver:
                 if self.leads:
                     with contextlib.suppress(OSError):  # the next save tries again
                         checkpoint_folder.delete(files.part)
+                what = f"save ({self.options.save}): the checkpoint at iteration {position.iteration} cannot be "
+                what += f"written: rank {rank} on {host}: {error}; {latest_checkpoint(self.last)}"
+                hint = "free up space on this disk, or set save to another folder"
                 kind = Problems if rank == self.process.rank else OfAnotherRank
-                raise kind(_not_saved(self.options.save, position, f"rank {rank} on {host}: {error}", self.last))
+                raise kind(Problem(what, hint=hint, id="checkpoint-not-saved", about=("save",)))
         return [digests for digests, *_ in outcomes]
 
     @contextlib.contextmanager
@@ -299,26 +313,3 @@ def _write_tokenizer(files: RankFiles, config: Config) -> None:
     for name, file in found.items():
         with contextlib.suppress(OSError):
             files.bytes(file.read_bytes(), files.part / checkpoint_folder.TOKENIZER / name)
-
-
-def _is_shared(save: str | None, hosts: list[str]) -> Problem:
-    what = f"save ({save}) must be local to each host, because checkpoint.use_node_local_storage is set"
-    what += f", but rank 0's host shares it with {listed(hosts, 'and')}"
-    hint = "remove use_node_local_storage, or set save to a folder on each host's local disk"
-    about = ("checkpoint.use_node_local_storage", "save")
-    return Problem(what, hint=hint, id="node-local-storage-shared", about=about)
-
-
-def _not_finite(save: str | None, position: Position, where: str, last: Path | None) -> Problem:
-    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"save ({save}): the checkpoint at iteration {position.iteration} is not written, because the weight or the "
-    what += f"optimizer state of {where} is infinite or NaN; {latest}"
-    hint = "continue from an earlier checkpoint with a lower lr, a longer warmup, or gradient_clipping"
-    return Problem(what, hint=hint, id="weights-not-finite", about=("save", "lr", "warmup", "gradient_clipping"))
-
-
-def _not_saved(save: str | None, position: Position, reason: str, last: Path | None) -> Problem:
-    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"save ({save}): the checkpoint at iteration {position.iteration} cannot be written: {reason}; {latest}"
-    hint = "free up space on this disk, or set save to another folder"
-    return Problem(what, hint=hint, id="checkpoint-not-saved", about=("save",))

@@ -34,7 +34,10 @@ class ForwardPass:
 
     def __init__(self, config: Config, trainer: Trainer, vocabulary: Vocabulary) -> None:
         self.config, self.trainer = config, trainer
-        self.batch = _sample(config, vocabulary, trainer.deepspeed.train_micro_batch_size_per_gpu())
+        # The tokens 0, 1, 2 ..., which begin again after the end of the vocabulary.
+        row = torch.arange(config.shape.seq_length + 1) % vocabulary.size
+        rows = row.repeat(trainer.deepspeed.train_micro_batch_size_per_gpu(), 1)
+        self.batch = make_room(MicroBatch(rows[:, :-1], rows[:, 1:]), prompt_length(config.soft_prompt))
 
     def measure(self) -> dict[str, Any]:
         """Return what a checkpoint records."""
@@ -59,10 +62,3 @@ class ForwardPass:
             hint += "checkpoint_validation_with_forward_pass: false to load it anyway"
             raise Problems(Problem(what, hint=hint, id="checkpoint-loss-differs", about=("load",)))
         return f"validated by a forward pass: loss {now:.6g} ({then:.6g} when the checkpoint was saved)"
-
-
-def _sample(config: Config, vocabulary: Vocabulary, micro_batch: int) -> MicroBatch:
-    """Return a micro batch of the tokens 0, 1, 2 ..., which begin again after the end of the vocabulary."""
-    row = torch.arange(config.shape.seq_length + 1) % vocabulary.size
-    rows = row.repeat(micro_batch, 1)
-    return make_room(MicroBatch(rows[:, :-1], rows[:, 1:]), prompt_length(config.soft_prompt))

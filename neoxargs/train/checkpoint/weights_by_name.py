@@ -51,14 +51,10 @@ class SavedSlice:
     file: str
     key: str
     shape: list[int]
-    shards: list[TensorShard | None]
+    shards: list[TensorShard]
     """How the weight is divided among the tensor parallel ranks, and each of their slices among the expert ranks."""
     pieces: dict[tuple[int, int], tuple[Inventory, Piece]] = field(default_factory=dict)
     """(first element, length) -> the optimizer's piece. A tied weight, which is listed twice, has only one entry."""
-
-    @property
-    def first(self) -> tuple[Inventory, Piece]:
-        return next(iter(self.pieces.values()))
 
 
 class Kind(NamedTuple):
@@ -113,7 +109,7 @@ class WeightsByRank(CheckpointWeights, Protocol):
 class SavedWeights:
     """The weights and optimizer states of a checkpoint, located by its inventories.
 
-    slices: name of a weight -> (tensor parallel rank, expert parallel rank) -> its SavedSlice.
+    slices: name of a weight -> the ranks by which it is divided (tensor parallel, expert parallel) -> its SavedSlice.
     """
 
     def __init__(self, folder: Path, inventories: Sequence[Inventory]) -> None:
@@ -157,7 +153,7 @@ class SavedWeights:
         """Return the shape of a weight, joined over all ranks."""
         part = self._first_slice(name)
         shape = list(part.shape)
-        for shard in filter(None, part.shards):
+        for shard in part.shards:
             shape[shard.dimension] *= shard.size
         return shape
 
@@ -173,9 +169,10 @@ class SavedWeights:
 
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: numbers by value, None for tensors, which `full_tensor` returns."""
-        if not self._first_slice(name).pieces:  # not trained
+        pieces = self._first_slice(name).pieces
+        if not pieces:  # not trained
             return {}
-        inventory, piece = self._first_slice(name).first
+        inventory, piece = next(iter(pieces.values()))
         state = self.optimizer_file(inventory).state.get(piece.tensor, {})
         return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in state.items()}
 
@@ -196,7 +193,7 @@ class SavedWeights:
         master = kind.master and kind.unless != self.dtype
         theirs = self.shape(name) or [1]
         parts = (
-            (Slice(theirs, [*filter(None, part.shards)]), partial(self._read, part, kind.state, master))
+            (Slice(theirs, part.shards), partial(self._read, part, kind.state, master))
             for part in self.slices[name].values()
         )
         return put_together(parts, own, rows, self.dtype)
@@ -254,22 +251,20 @@ class SavedWeights:
         for name, (file, key, shape, *numbers) in inventory["weights"].items():
             shards = _shards(numbers)
             # setdefault: data parallel ranks list the same slices; the first one is taken.
-            self.slices.setdefault(name, {}).setdefault(_slice_ranks(shards), SavedSlice(file, key, shape, shards))
+            self.slices.setdefault(name, {}).setdefault(_ranks(shards), SavedSlice(file, key, shape, shards))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
             _, _, _, *numbers = inventory["weights"][piece.name]
-            part = self.slices[piece.name][_slice_ranks(_shards(numbers))]
+            part = self.slices[piece.name][_ranks(_shards(numbers))]
             part.pieces.setdefault((piece.begin, piece.length), (inventory, piece))
 
 
-def _shards(numbers: list[list[int] | None]) -> list[TensorShard | None]:
-    """Return the shards of an inventory's entry, which has that of the expert parallel rank only if there is one."""
-    tensor, expert = [TensorShard(*each) if each else None for each in [*numbers, None][:2]]
-    return [tensor, expert]
+def _shards(numbers: list[list[int] | None]) -> list[TensorShard]:
+    """Return the shards of an inventory's entry."""
+    return [TensorShard(*each) for each in numbers if each]
 
 
-def _slice_ranks(shards: list[TensorShard | None]) -> tuple[int, ...]:
-    """Return the tensor parallel rank and the expert parallel rank of a slice."""
-    return tuple(shard.rank if shard else 0 for shard in shards)
+def _ranks(shards: list[TensorShard]) -> tuple[int, ...]:
+    return tuple(shard.rank for shard in shards)
 
 
 def saved_layout(folder: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Store:
         self.in_host_memory = options.checkpoint_in_cpu
         self.contiguous, self.slots = options.contiguous_checkpointing, slots
         self.free: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = {}
-        self.copies: dict[torch.device, OffloadedActivations] = {}
+        self.copies = cache(OffloadedActivations)
 
     def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return the checkpoint function `run` with its inputs saved in this store."""
@@ -65,7 +66,7 @@ class Store:
         leaves_gpu = place.type == "cpu" and x.is_cuda
         slot = Slot(self._free_pieces(piece, place)) if self.contiguous else None
         memory = slot.memory if slot else _allocate(piece.shape, piece.dtype, place, leaves_gpu)
-        copy = self._copies(x.device).store(piece, memory) if leaves_gpu else None
+        copy = self.copies(x.device).store(piece, memory) if leaves_gpu else None
         if copy is None:
             memory.copy_(piece)
         return StoredTensor(memory, x.shape, x.device, slot, copy)
@@ -74,7 +75,7 @@ class Store:
         """Return the tensor that `save` was given."""
         if isinstance(stored, Tensor):
             return stored
-        piece = stored.piece if stored.copy is None else self._copies(stored.device).load(stored.copy)
+        piece = stored.piece if stored.copy is None else self.copies(stored.device).load(stored.copy)
         if self.axis.size == 1:
             # A clone, because the slot's memory is reused as soon as the slot is dropped.
             return (piece.clone() if stored.slot and stored.copy is None else piece).view(stored.shape)
@@ -97,11 +98,6 @@ class Store:
         if not free:
             free += _allocate((self.slots, piece.numel()), piece.dtype, place, place != piece.device).unbind()
         return free
-
-    def _copies(self, device: torch.device) -> OffloadedActivations:
-        if device not in self.copies:
-            self.copies[device] = OffloadedActivations(device)
-        return self.copies[device]
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype, place: torch.device, pinned: bool) -> Tensor:

@@ -28,8 +28,7 @@ from neoxargs.train.deepspeed.optimizer_view import before_step
 from neoxargs.train.deepspeed.pipeline_module import send_within
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.engine import recompute, timing
-from neoxargs.train.engine.compiled import compile_layers
-from neoxargs.train.engine.compiled_gradients import check_gradients
+from neoxargs.train.engine.compiled import check_gradients, compile_layers
 from neoxargs.train.engine.frozen import freeze
 from neoxargs.train.engine.non_finite import NonFinite
 from neoxargs.train.engine.partial_gradients import sum_once_per_step

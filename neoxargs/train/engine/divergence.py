@@ -11,6 +11,10 @@ from neoxargs.train.engine.spikes import ACTING
 from neoxargs.train.engine.steps import Result
 
 
+def latest_checkpoint(last: Path | None) -> str:
+    return f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+
+
 class Divergence:
     """Counts the steps in a row that failed and from which fp16's loss scale does not recover."""
 
@@ -19,7 +23,7 @@ class Divergence:
 
     def ends_run(self, result: Result) -> bool:
         """Whether training stops after a step with this result."""
-        if self._is_a_spike(result):
+        if result.spike is not None and self.options.on_spike in ACTING:
             self.in_a_row = 0
             return False
         stops, finite = self.options.on_divergence == "stop", math.isfinite(result.loss)
@@ -31,13 +35,10 @@ class Divergence:
         self.in_a_row = self.in_a_row + 1 if failed and not recovers else 0
         return self.in_a_row >= self.options.max_skipped_steps
 
-    def _is_a_spike(self, result: Result) -> bool:
-        return result.spike is not None and self.options.on_spike in ACTING
-
     def problem(self, result: Result, iteration: int, last: Path | None) -> Problem:
         """Return why the run ended with this result. last: the latest checkpoint."""
         where = f", {result.where}" if result.where else ""
-        latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+        latest = latest_checkpoint(last)
         if self.in_a_row < self.options.max_skipped_steps:
             finite = math.isfinite(result.loss)
             found = "a gradient is infinite or NaN" if finite else f"the loss is {result.loss}"
@@ -57,8 +58,8 @@ class Divergence:
 
 def too_many_spikes(options: Training, spike: str, last: Path | None) -> Problem:
     """Return why the run ended at a spike. spike: what it is. last: the latest checkpoint."""
-    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"max_spikes ({options.max_spikes}) was exceeded: {spike}; training stopped without saving; {latest}"
+    what = f"max_spikes ({options.max_spikes}) was exceeded: {spike}; training stopped without saving; "
+    what += latest_checkpoint(last)
     hint = "look at the samples of the spikes; set a lower lr or gradient_clipping, or a higher spike_threshold or "
     hint += "max_spikes"
     about = ("max_spikes", "on_spike", "spike_threshold", "lr", "gradient_clipping")
@@ -67,9 +68,7 @@ def too_many_spikes(options: Training, spike: str, last: Path | None) -> Problem
 
 def nothing_to_roll_back_to(options: Training, spike: str, save: str | None) -> Problem:
     """Return why the run ended at a spike before its first checkpoint."""
-    what = (
-        f"on_spike ({options.on_spike}): save ({save}) has no undamaged checkpoint of this run from before the spike: "
-    )
-    what += spike
+    what = f"on_spike ({options.on_spike}): save ({save}) has no undamaged checkpoint of this run from before the "
+    what += f"spike: {spike}"
     hint = "save earlier (checkpoint_factor, extra_save_iters), or set on_spike: skip for the beginning of the run"
     return Problem(what, hint=hint, id="spike-before-first-checkpoint", about=("on_spike", "save", "checkpoint_factor"))

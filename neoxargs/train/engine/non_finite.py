@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -51,12 +51,7 @@ class NonFinite:
         losses: those of this rank's micro batches. gradients: `largest` at the end of the step.
         """
         loss = next((word for value in losses if (word := _word(float(value)))), "")
-        values = [
-            (name, word)
-            for names, largest in gradients
-            for name, value in zip(names, largest.tolist(), strict=True)
-            if (word := _word(value))
-        ]
+        values = [(name, word) for name, value in _each(gradients) if (word := _word(value))]
         # The backward pass computes the gradients of the last layers first.
         name, word = max(values, key=lambda value: self.order[value[0]], default=("", ""))
         of_ranks = of_all_ranks((self.mesh.pipe.rank, loss, name, word, socket.gethostname()))
@@ -70,12 +65,7 @@ class NonFinite:
 
     def describe_largest(self, gradients: Gradients, belongs: Callable[[str], bool]) -> str:
         """Return which of the weights that belong had the largest gradient, and on which rank. Collective."""
-        own = [
-            (value, name)
-            for names, largest in gradients
-            for name, value in zip(names, largest.tolist(), strict=True)
-            if belongs(name)
-        ]
+        own = [(value, name) for name, value in _each(gradients) if belongs(name)]
         of_ranks = of_all_ranks((*max(own, default=(-1.0, "")), self.mesh.pipe.rank))
         rank, (_, name, stage) = max(enumerate(of_ranks), key=lambda found: found[1][0])
         return name and f"{name} on rank {rank}" + f" (pipeline stage {stage})" * (self.mesh.pipe.size > 1)
@@ -109,6 +99,11 @@ def keeps_overflowing(lowest: float, where: str) -> Problems:
     what += f"; {where}" * bool(where) + "; training stopped without saving"
     hint = "set precision: bf16, or continue from an earlier checkpoint with a lower lr"
     return Problems(Problem(what, hint=hint, id="fp16-keeps-overflowing", about=("min_scale", "precision", "lr")))
+
+
+def _each(gradients: Gradients) -> Iterator[tuple[str, float]]:
+    for names, largest in gradients:
+        yield from zip(names, largest.tolist(), strict=True)
 
 
 def _word(value: float) -> str:

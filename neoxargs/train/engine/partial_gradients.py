@@ -7,8 +7,6 @@ of all of them, as Megatron-LM does, and not weight by weight in every backward 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import before_step, stored_gradient
@@ -28,15 +26,13 @@ def sum_once_per_step(engine: interface.Engine) -> None:
     group = getattr(weights[0], PARTIAL).group
     for weight in weights:
         getattr(weight, PARTIAL).hook.remove()
-    before_step(engine, lambda: _sum([stored_gradient(weight) for weight in weights], group))
 
+    def sum_over_ranks() -> None:
+        gradients = map(stored_gradient, weights)
+        present = [gradient.view(-1) for gradient in gradients if gradient is not None]
+        if present:  # the same ones on every rank
+            together = torch.cat(present)
+            all_reduce(together, group=group)
+            torch._foreach_copy_(present, torch.split(together, [gradient.numel() for gradient in present]))
 
-def _sum(gradients: list[Tensor | None], group: dist.ProcessGroup) -> None:
-    """Sum the gradients over the ranks, in place. Every rank has the same ones."""
-    present = [gradient.view(-1) for gradient in gradients if gradient is not None]
-    if not present:
-        return
-    together = torch.cat(present)
-    all_reduce(together, group=group)
-    sizes = [gradient.numel() for gradient in present]
-    torch._foreach_copy_(present, torch.split(together, sizes))
+    before_step(engine, sum_over_ranks)

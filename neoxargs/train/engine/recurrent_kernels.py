@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.facts.recurrent import excludes_kernels
-from neoxargs.train.engine.compiled_gradients import LIMITS, distance
+from neoxargs.train.engine.compiled import LIMITS, distance
 from neoxargs.train.model.blocks.mamba import Convolution, Mixer
 from neoxargs.train.model.blocks.rwkv import TimeMixing
 from neoxargs.train.ops import kernels

@@ -34,8 +34,8 @@ class StepReporter:
         if options.log_grad_norm or options.log_grad_pct_zeros or self.noise:
             before_step(engine, self._report_gradients)
 
-    def before_step(self) -> None:
-        """Prepare for the forward and backward passes of a step."""
+    def begin(self) -> None:
+        """Prepare for the passes of a step or an evaluation."""
         self.measures.clear()
 
     def sums(self) -> list[Tensor]:
@@ -60,10 +60,6 @@ class StepReporter:
                 norms = self._norms("optimizer_state_norms", fragments)
                 values |= {f"{name}_{key}": value for name, value in norms.items()}
         return {} if skipped else values
-
-    def before_evaluation(self) -> None:
-        """Prepare for the forward passes of an evaluation."""
-        self.measures.clear()
 
     def after_evaluation(self) -> dict[str, float]:
         """Return what the loss measured: name -> mean, equal on every rank. Collective."""

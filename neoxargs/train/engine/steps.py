@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs.train.batches.loader import reads_data
 from neoxargs.train.deepspeed import interface, patches
 from neoxargs.train.deepspeed.optimizer_view import loss_scale
 from neoxargs.train.engine.non_finite import NonFinite, is_lowest_scale, keeps_overflowing
@@ -107,7 +108,7 @@ class Trainer:
     @property
     def reads_data(self) -> bool:
         """Whether this rank reads micro batches."""
-        return True
+        return reads_data(self.mesh)
 
     def learning_rate(self) -> float:
         # With muP, each group's rate was divided by its `width_mult`; reported is the schedule's.
@@ -125,6 +126,9 @@ class Trainer:
     def mean_loss(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Return the mean loss over `count` micro batches of each data parallel rank, without dropout."""
         raise NotImplementedError
+
+    def monitor(self, loss: float, samples: int) -> None:
+        """Tell DeepSpeed's monitor the loss after so many samples; the pipeline engine does so itself."""
 
     def train_step(
         self, batches: Iterator[MicroBatch] | None, samples: int | None = None, length: int | None = None
@@ -151,7 +155,7 @@ class Trainer:
         rates = {f"lr/{name}": self.learning_rate() * factor for name, factor in self.own_rates.items()}
         interface.set_batch_size(engine, samples or self.batch_size)
         self.use_length(length)
-        self.reporter.before_step()
+        self.reporter.begin()
         self.added_losses.begin_step(loss_scale(engine), engine.gradient_accumulation_steps())
         watch.begin_step(told)
         try:
@@ -161,6 +165,7 @@ class Trainer:
                 where = watch.describe([], watch.largest)
                 raise keeps_overflowing(engine.optimizer.loss_scale, where) from error
             raise
+        samples_so_far = engine.global_samples
         norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
         fp16, overflowed = engine.fp16_enabled(), skipped and engine.fp16_enabled()
         fixed = fp16 and not engine.dynamic_loss_scale()
@@ -181,6 +186,7 @@ class Trainer:
                 group = unusual.group
                 where = watch.describe_largest(gradients, lambda name: group in ("", group_of(name)))
                 unusual = unusual._replace(where=where)
+            self.monitor(mean, samples_so_far)
             return Result(
                 mean,
                 grad_norm=of_norm[0][0] if of_norm else norm_on_host,
@@ -200,7 +206,7 @@ class Trainer:
         """Return the means over `count` batches of `train_batch_size` samples."""
         interface.set_batch_size(self.deepspeed, self.batch_size)
         self.use_length(None)
-        self.reporter.before_evaluation()
+        self.reporter.begin()
         loss = self.mean_loss(batches, count * self.micro_batches)
         return HeldOut(loss, self.reporter.after_evaluation())
 
@@ -233,10 +239,6 @@ class Pipelined(Trainer):
 
     deepspeed: interface.PipelineEngine
 
-    @property
-    def reads_data(self) -> bool:
-        return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
-
     def use_length(self, length: int | None) -> None:
         if length != self.length:
             self.deepspeed.reset_activation_shape()  # the buffers of what stages send
@@ -265,21 +267,8 @@ class Plain(Trainer):
     def losses(self) -> list[Tensor]:
         return self._losses
 
-    def take_step(
-        self,
-        batches: Iterator[MicroBatch] | None,
-        told: Sequence[int] = (),
-        samples: int | None = None,
-        length: int | None = None,
-    ) -> Callable[[], Result]:
-        read, consumed = super().take_step(batches, told, samples, length), self.deepspeed.global_samples
-
-        def read_and_write() -> Result:
-            result = read()
-            patches.monitor_loss(self.deepspeed, result.loss, consumed)
-            return result
-
-        return read_and_write
+    def monitor(self, loss: float, samples: int) -> None:
+        patches.monitor_loss(self.deepspeed, loss, samples)
 
     def update(self, batches: Iterator[MicroBatch] | None) -> Tensor:
         assert batches is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from neoxargs.facts.validation_sets import ValidationSet, mean_loss
 from neoxargs.files.token_files.sources import Part
@@ -17,24 +18,20 @@ from neoxargs.train.track.tracker import Answers, Evaluation, TaskResults
 Results = Iterator[Evaluation | TaskResults | Answers]
 
 
+@dataclass
 class Evaluations:
-    """Yields the results that are due, each when it is computed. Collective.
+    """Yields the results that are due, each when it is computed. Collective."""
 
-    characters: with `char_level_ppl`. questions: tasks and prompts; None if there are none. sets: of `validation`.
-    """
-
-    def __init__(
-        self,
-        options: Training,
-        trainer: Trainer,
-        data: Loader,
-        progress: Progress,
-        characters: CharacterCounter | None = None,
-        questions: Questions | None = None,
-        sets: Sequence[ValidationSet] = (),
-    ) -> None:
-        self.options, self.trainer, self.data, self.progress = options, trainer, data, progress
-        self.characters, self.questions, self.sets = characters, questions, sets
+    options: Training
+    trainer: Trainer
+    data: Loader
+    progress: Progress
+    characters: CharacterCounter | None = None
+    """With `char_level_ppl`."""
+    questions: Questions | None = None
+    """Tasks and prompts, if there are any."""
+    sets: Sequence[ValidationSet] = ()
+    """Of `validation`."""
 
     def before_training(self) -> Results:
         """What the untrained model answers, to compare with."""

@@ -40,14 +40,19 @@ class Tasks:
 
     def load(self) -> dict[str, Any]:
         """Return the tasks and groups with their data. Raises Problems if one cannot be loaded."""
-        if self._loaded is None:
-            self._loaded = _load(self.names, self.folder)
+        if self._loaded is not None:
+            return self._loaded
+        manager = harness("tasks").TaskManager(include_path=self.folder)
+        available = set(manager.all_tasks)
+        unknown = [name for name in self.names if name not in available and not Path(name).is_file()]
+        if unknown:
+            raise Problems(_unknown(name, available) for name in unknown)
+        try:
+            self._loaded = manager.load(list(self.names))
+        except Exception as error:  # an invalid task YAML, missing data or no network each raise another type
+            what = f"eval_tasks ({', '.join(self.names)}) cannot be loaded: {type(error).__name__}: {error}"
+            raise Problems(Problem(what, id="evaluation-task-not-loadable", about=("eval_tasks",))) from error
         return self._loaded
-
-
-def require_installed() -> None:
-    """Raise Problems if the harness is not installed."""
-    harness("evaluator")
 
 
 def harness(module: str) -> Any:
@@ -58,33 +63,13 @@ def harness(module: str) -> Any:
         raise Problems(harness_missing(str(error))) from error
 
 
-def _load(tasks: Sequence[str], folder: str | None) -> dict[str, Any]:
-    """Load the tasks and groups by their names or files, with their data."""
-    manager = harness("tasks").TaskManager(include_path=folder)
-    available = set(manager.all_tasks)
-    unknown = [name for name in tasks if name not in available and not Path(name).is_file()]
-    if unknown:
-        raise Problems(_unknown(name, available) for name in unknown)
-    try:
-        loaded: dict[str, Any] = manager.load(list(tasks))
-    except Exception as error:  # an invalid task YAML, missing data or no network each raise another type
-        what = f"eval_tasks ({', '.join(tasks)}) cannot be loaded: {type(error).__name__}: {error}"
-        raise Problems(Problem(what, id="evaluation-task-not-loadable", about=("eval_tasks",))) from error
-    return loaded
-
-
 def _unknown(name: str, available: Collection[str]) -> Problem:
+    subject, about = f"eval_tasks ({name})", ("eval_tasks",)
     if name.endswith((".yaml", ".yml")):
-        return Problem(
-            f"eval_tasks ({name}): there is no such file", id="evaluation-task-file-missing", about=("eval_tasks",)
-        )
-    hint = (
-        did_you_mean(name, available)
-        or "set eval_tasks to lm_eval task names, or to paths of YAML files that define tasks"
-    )
-    return Problem(
-        f"eval_tasks ({name}): lm_eval has no such task", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
-    )
+        return Problem(f"{subject}: there is no such file", id="evaluation-task-file-missing", about=about)
+    other = "set eval_tasks to lm_eval task names, or to paths of YAML files that define tasks"
+    hint = did_you_mean(name, available) or other
+    return Problem(f"{subject}: lm_eval has no such task", hint=hint, id="evaluation-task-unknown", about=about)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 
 from neoxargs.config.config import Config
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.files.prompts import read_prompts
-from neoxargs.registry.generation import Generation
 from neoxargs.train.engine.steps import Trainer
 from neoxargs.train.evaluation.lm_eval_harness import Model, measured, run_tasks
 from neoxargs.train.evaluation.lm_eval_tasks import Tasks
@@ -30,14 +29,16 @@ from neoxargs.train.track.tracker import Answer, Answers, TaskResults
 class Questions:
     """Asks the model of a run. Collective: every rank makes the same calls and gets the answers; rank 0 the results.
 
-    Raises Problems if a task cannot be loaded.
+    Raises Problems if a task cannot be loaded, or the file of prompts cannot be read.
     """
 
     def __init__(self, trainer: Trainer, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process):
         self.trainer, self.options = trainer, config.generation
         self.every = config.training.eval_interval
         self.tasks = Tasks.of(config) if config.generation.eval_tasks_interval else None
-        self.prompts = _prompts(self.options)
+        file = self.options.eval_prompts_file
+        of_file = read_prompts("eval_prompts_file", file) if file else []
+        self.prompts = [*(self.options.eval_prompts or ()), *of_file]
         self.generator = make_generator(trainer, config, tokenizer, mesh, process)
         for warning in self.generator.overlong(self._samples()) if process.main else ():
             print(warning, flush=True)
@@ -56,7 +57,9 @@ class Questions:
     def ask(self, iteration: int, everything: bool = False) -> Iterator[TaskResults | Answers]:
         """Yield what the model answers. everything: whether to run the tasks although they are not due."""
         if self.tasks and (everything or self._tasks_due(iteration)):
-            with paused(self.trainer), suppress_output(), _suppress_progress_bars():
+            # The harness writes a progress bar for each task to standard error, at every evaluation.
+            no_bars = nullcontext() if setup.show_all else redirect_stderr(io.StringIO())
+            with paused(self.trainer), suppress_output(), no_bars:
                 results = run_tasks(self.tasks, self.model)
             yield TaskResults(iteration, measured(results))
         if self.prompts:
@@ -76,17 +79,6 @@ class Questions:
             generator.finish(samples)
         texts = (generator.tokenizer.detokenize(sample.ids) for sample in samples)
         return [Answer(sample.context, text, sample.finished) for sample, text in zip(samples, texts, strict=True)]
-
-
-def _prompts(options: Generation) -> list[str]:
-    """Return the prompts to continue; raises Problems if their file cannot be read."""
-    of_file = read_prompts("eval_prompts_file", options.eval_prompts_file) if options.eval_prompts_file else []
-    return [*(options.eval_prompts or ()), *of_file]
-
-
-def _suppress_progress_bars() -> AbstractContextManager[object]:
-    """Suppress what the harness writes to standard error: a progress bar for each task, at every evaluation."""
-    return nullcontext() if setup.show_all else redirect_stderr(io.StringIO())
 
 
 def questions(trainer: Trainer, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: Process) -> Questions | None:

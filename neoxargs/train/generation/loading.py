@@ -7,7 +7,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
+from neoxargs.config.value import Source
 from neoxargs.data.tokenizer import Tokenizer
 from neoxargs.facts.trained import prompt_length
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -92,9 +92,7 @@ def for_generation(config: Config) -> Config:
     changes["override_lr_scheduler"] = True  # any schedule may have trained the weights
     changes["context_parallel_size"] = 1  # each rank has whole sequences, also of one token
     changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
-    source = Source("derived", text="set for generation")
-    values = config.values | {name: Value(value, source) for name, value in changes.items()}
-    return Config(values, config.sections, config.warnings, config.dialect)
+    return config.with_values(changes, Source("derived", text="set for generation"))
 
 
 def without_training(json: dict[str, Any], context_ranks: int = 1) -> dict[str, Any]:

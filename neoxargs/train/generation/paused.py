@@ -6,15 +6,14 @@ generators of random numbers, shapes that the pipeline has announced, compiled l
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import nn
 
+from neoxargs.train.checkpoint.random_states import random_state, restore_random_state
 from neoxargs.train.engine.steps import Pipelined, Trainer
 from neoxargs.train.generation.logprobs import another_loss
 from neoxargs.train.process.mesh import ALONE
@@ -25,7 +24,11 @@ def paused(trainer: Trainer) -> Iterator[None]:
     """Let the engine process texts of any length within this. Collective: every rank enters and leaves it."""
     engine, module = trainer.deepspeed, trainer.deepspeed.module
     trained = module.training
-    with _same_random_numbers(engine.device), _whole_sequences(module), _uncompiled(module):
+    # torch would compile layers for every length of a text, and give up after eight of them. Only if there are compiled
+    # ones, because the first call imports torch's compiler.
+    compiled = any(layer._compiled_call_impl for layer in module.modules())
+    uncompiled = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with _same_random_numbers(), _whole_sequences(module), uncompiled:
         engine.eval()
         yield
     engine.train(trained)
@@ -34,15 +37,13 @@ def paused(trainer: Trainer) -> Iterator[None]:
 
 
 @contextmanager
-def _same_random_numbers(device: torch.device) -> Iterator[None]:
+def _same_random_numbers() -> Iterator[None]:
     """Restore the state of all random number generators."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    state = random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(state)
 
 
 @contextmanager
@@ -57,10 +58,3 @@ def _whole_sequences(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, sequence in sharded:
             setattr(layer, "sequence", sequence)  # noqa: B010
-
-
-def _uncompiled(module: nn.Module) -> AbstractContextManager[object]:
-    """Do not use compiled layers: torch would compile them for every length, and give up after eight of them."""
-    compiled = any(layer._compiled_call_impl for layer in module.modules())
-    # Only then, because the first call imports torch's compiler.
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

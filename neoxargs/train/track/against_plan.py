@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from neoxargs.base.text import format_duration, format_number
-from neoxargs.train.track.panel import panel
+from neoxargs.train.track.sections import panel
 from neoxargs.train.track.time_spent import BOTH, COMPUTE, DATA, EVALUATION, IN_MESSAGES, MESSAGES, OTHER, SAVING
 from neoxargs.train.track.tracker import Comparison
 

@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from neoxargs.base.files import replace_text
 from neoxargs.train.track.tracker import Outcome, Run, Step, Tracker
 
@@ -81,14 +83,10 @@ class MemoryHistory(Tracker):
         self.path = path
 
     def on_start(self, run: Run) -> None:
-        import torch
-
         self.run = run
         torch.cuda.memory._record_memory_history(max_entries=self.MAX_ENTRIES)
 
     def on_end(self, outcome: Outcome) -> None:
-        import torch
-
         torch.cuda.memory._dump_snapshot(str(memory_file(self.path, self.run.folder, "mem_snapshot.pickle")))
         # enabled=None turns the recording off.
         torch.cuda.memory._record_memory_history(enabled=None)

@@ -16,7 +16,7 @@ from neoxargs.base.files import replace_text
 from neoxargs.facts import timeline_page
 from neoxargs.facts.timeline import Timeline
 from neoxargs.files.metrics import ACCURACIES, FILE, is_cross_entropy, perplexity, read
-from neoxargs.train.track import against_plan, answers, panel, spikes
+from neoxargs.train.track import against_plan, sections
 from neoxargs.train.track.console import duration, ending, is_error
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
@@ -115,13 +115,13 @@ def page(
         description="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
         loss=figure(loss),
         charts="".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in [*_sets(rows), *charts, *_tasks(rows)]),
-        answers=answers.section(rows),
-        spikes=spikes.section(rows),
+        answers=sections.answers(rows),
+        spikes=sections.spikes(rows),
         against=against_plan.section(rows),
         planned=f"<h2>As configured</h2>\n{planned}" if planned else "",
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
     )
-    styles = (STYLE, timeline_page.STYLE, panel.STYLE, answers.STYLE, spikes.STYLE, against_plan.STYLE)
+    styles = (STYLE, timeline_page.STYLE, sections.STYLE, against_plan.STYLE)
     return html_page(name, "".join(styles), content)
 
 

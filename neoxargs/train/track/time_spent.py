@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from neoxargs.files.metrics import LEAST, WARM_UP
 from neoxargs.targets.planned import Planned
@@ -57,11 +57,9 @@ class Spent:
         self.parts[part] += self.clock() - began  # type: ignore[assignment]
         self.between = False
 
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
+    def measuring(self) -> AbstractContextManager[None]:
         """Within this, messages are measured if they can be."""
-        with messages.timed(self._in_message, self.clock) if self.planned and self.with_messages else nullcontext():
-            yield
+        return messages.timed(self._in_message, self.clock) if self.planned and self.with_messages else nullcontext()
 
     def _in_message(self, seconds: float) -> None:
         if not self.between:
@@ -87,11 +85,8 @@ class Spent:
         if not self.planned:
             return None
         self.read += 1
-        if (
-            self.read <= WARM_UP
-            or step.length is not None
-            or step.batch * self.tokens_per_sample != self.planned.tokens
-        ):
+        is_planned = step.length is None and step.batch * self.tokens_per_sample == self.planned.tokens
+        if self.read <= WARM_UP or not is_planned:
             self._begin()
             return None
         self.steps += 1
@@ -105,9 +100,9 @@ class Spent:
         total, parts = self.clock() - self.began, self.parts
         computed = max(0.0, self.in_steps - parts[DATA] - parts[MESSAGES])
         is_alone = not self.planned.parts.keys() & IN_MESSAGES
+        together = {COMPUTE if is_alone else BOTH: computed}
         spent = {
-            **({COMPUTE: computed, MESSAGES: parts[MESSAGES]} if self.with_messages else {}),
-            **({} if self.with_messages else {COMPUTE if is_alone else BOTH: computed}),
+            **({COMPUTE: computed, MESSAGES: parts[MESSAGES]} if self.with_messages else together),
             **{name: parts[name] for name in (DATA, SAVING, EVALUATION)},
             OTHER: max(0.0, total - self.in_steps - parts[SAVING] - parts[EVALUATION]),
         }

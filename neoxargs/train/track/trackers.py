@@ -1,15 +1,18 @@
-"""Tells the trackers of a run of its events, also where a disk is full or a folder has vanished."""
+"""Tells the trackers of a run of its events, also where a disk is full or a folder has vanished.
+
+A folder that the run writes to, and that is removed, renamed or unmounted during the run, is created again. The run
+could end instead, but then everything since its last checkpoint would be lost, and perhaps that checkpoint too.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.train.process.report import warn
-from neoxargs.train.track.run_folders import RunFolders
 from neoxargs.train.track.tracker import Tracker
 
 #: Errors of a disk that is full, read-only or broken, or of a folder that has vanished.
@@ -17,6 +20,31 @@ DISK_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT,
     errno.ENOTDIR, errno.EEXIST,
 )  # fmt: skip
+
+
+class RunFolders:
+    """Folders, by the parameters that name them. One that does not exist yet does not count as vanished."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self.folders = folders
+        self.existing: set[str] = set()
+
+    def restore(self) -> list[Problem]:
+        """Create the folders that have vanished, and return a warning for each; raises OSError if that fails."""
+        vanished = [name for name, path in self.folders.items() if not path.is_dir()]
+        self.existing |= set(self.folders) - set(vanished)
+        missing = [name for name in vanished if name in self.existing]
+        for name in missing:
+            self.folders[name].mkdir(parents=True)
+        return [_vanished(name, self.folders[name]) for name in missing]
+
+
+def _vanished(name: str, folder: Path) -> Problem:
+    what = f"{name} ({folder}) was removed, renamed or unmounted while the run was writing to it"
+    what += "; it was created again, without the files that were in it"
+    hint = "if it was unmounted, stop the run and mount it again: until then, new files go to the disk of the mount "
+    hint += "point"
+    return Problem(what, hint=hint, id="run-folder-vanished", about=(name,)).as_warning()
 
 
 class Trackers:

@@ -251,10 +251,9 @@ def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, 
     checkpoints.process = SimpleNamespace(rank=0, main=True, device="cpu")  # type: ignore[assignment]
     checkpoints.config = values = {"hidden_dropout": 0.1, "world_size": 1}  # type: ignore[assignment]
     torch.save(random_states.random_state(), tmp_path / random_states.random_file(0))
-    monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: value)
     checkpoints._load_random_state(tmp_path, True, 3)
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: False)
+    monkeypatch.setattr(save_load, "of_all_ranks", lambda value: [value, False])
     checkpoints._load_random_state(tmp_path, True, 3)
     pinned(capsys.readouterr().out)
     for size in (1, 2):

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.base.problems import Problems
-from neoxargs.train.engine.compiled import compile_layers
-from neoxargs.train.engine.compiled_gradients import check_gradients
+from neoxargs.train.engine.compiled import check_gradients, compile_layers
 from neoxargs.train.losses import cross_entropy
 from neoxargs.train.losses.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from neoxargs.config.config import Config
 from neoxargs.train.engine import recurrent_kernels
-from neoxargs.train.engine.compiled_gradients import distance
+from neoxargs.train.engine.compiled import distance
 from neoxargs.train.engine.recurrent_kernels import OFFERS, Offer, use_kernels
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared

@@ -20,6 +20,7 @@ from neoxargs.train.process import mesh, setup
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.report_page import page
 from neoxargs.train.track.tracker import SpikeEvent, Tracker
+from tests.support.damage import damage_weights
 from tests.support.layouts import BF16
 from tests.support.loops import loop_of
 from tests.support.ranks import run_ranks
@@ -98,10 +99,7 @@ class Record(Tracker):
 
     def on_save(self, iteration: int, folder: Path) -> None:
         if iteration == self.damages:
-            largest = max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-            content = bytearray(largest.read_bytes())
-            content[len(content) // 2] ^= 1
-            largest.write_bytes(content)
+            damage_weights(folder)
 
     def on_step(self, step: Any) -> None:
         self.losses.append(step.loss)
@@ -163,11 +161,13 @@ def _run(
         problem = ""
     except Problems as problems:
         problem = problems.problems[0].id
-    tensors = {
-        f"{name} {number}": tensor.detach().clone()
-        for number, (name, tensor) in enumerate(stored_tensors(built.engine.deepspeed))
-    }
-    return Seen(record.spikes, record.losses, record.skipped, loop.position.left_out, tensors, problem, record.order)
+    left_out = loop.position.left_out
+    return Seen(record.spikes, record.losses, record.skipped, left_out, stored(built), problem, record.order)
+
+
+def stored(built: Training) -> dict[str, torch.Tensor]:
+    tensors = enumerate(stored_tensors(built.engine.deepspeed))
+    return {f"{name} {number}": tensor.detach().clone() for number, (name, tensor) in tensors}
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -288,19 +288,23 @@ def test_a_run_that_goes_on_in_another_layout_leaves_out_the_same_samples(
         assert [*first.losses, *second.losses] == pytest.approx(whole.losses, abs=1e-5)
 
 
+def by_hand(one: Trial, last: int, sample: int, factor: float = 1.0) -> Seen:
+    """Train, and after step `last` go on with the data from a sample on. factor: of the gradient in the bad step."""
+    built = Training(one)
+    weights, losses, number = named_weights(built.engine.deepspeed.module), [], 0
+    if PLANTED in weights:
+        weights[PLANTED].register_hook(lambda gradient: gradient * (factor if number == BAD else 1.0))
+    for number in range(1, STEPS + 1):
+        if number == last + 1:
+            built.batches = built.micro_batches(sample)
+        losses.append(built.step())
+    return Seen([], losses, [], 0, stored(built), "")
+
+
 def moved(layout: dict[str, Any]) -> Seen:
     """Take the same decisions by hand: the update is skipped, and the data moved."""
-    process = setup.start("gloo", seed=1)
-    built = Training(trial("skip", **layout))
-    weights, losses, number = named_weights(built.engine.deepspeed.module), [], 0
-    if PLANTED in weights and process.rank == 1:
-        weights[PLANTED].register_hook(lambda gradient: gradient * (1e4 if number == BAD else 1.0))
-    for number in range(1, STEPS + 1):
-        if number == BAD + 1:
-            built.batches = built.micro_batches((BAD + 2) * SAMPLES)
-        losses.append(built.step())
-    tensors = {str(order): tensor.detach() for order, (_, tensor) in enumerate(stored_tensors(built.engine.deepspeed))}
-    return Seen([], losses, [], 0, tensors, "")
+    factor = 1e4 if setup.start("gloo", seed=1).rank == 1 else 1.0
+    return by_hand(trial("skip", **layout), BAD, (BAD + 2) * SAMPLES, factor)
 
 
 def many(one: Trial) -> Seen:
@@ -337,15 +341,8 @@ def rolled_back(layout: dict[str, Any], folder: str, factor: float, back: int, b
     saving = {"save": folder, "checkpoint_factor": 2, "spike_skip_samples": SAMPLES, "spike_rollback_checkpoints": back}
     runs = [_run(trial("rollback", **layout, **saving), process, factor, (bad,), spent=True, read_every=3)]
     mesh.destroy_groups()
-    built = Training(trial("warn", **layout))
-    losses = []
     kept = kept_of(back, bad)
-    for number in range(1, STEPS + 1):
-        if number == kept + 1:
-            built.batches = built.micro_batches((bad + 1) * SAMPLES)
-        losses.append(built.step())
-    tensors = {str(order): tensor.detach() for order, (_, tensor) in enumerate(stored_tensors(built.engine.deepspeed))}
-    runs.append(Seen([], losses, [], 0, tensors, ""))
+    runs.append(by_hand(trial("warn", **layout), kept, (bad + 1) * SAMPLES))
     mesh.destroy_groups()
     # As a run that was ended right after the rollback.
     resumed = {"load": folder, "iteration": kept}

@@ -31,8 +31,7 @@ def refused() -> dict[str, list[str]]:
     from torch._inductor.runtime import triton_helpers
 
     from neoxargs.base.problems import Problems
-    from neoxargs.train.engine.compiled import compile_layers
-    from neoxargs.train.engine.compiled_gradients import check_gradients
+    from neoxargs.train.engine.compiled import check_gradients, compile_layers
     from neoxargs.train.losses.cross_entropy import Loss
     from neoxargs.train.model.gpt import GPT
     from neoxargs.train.model.shared import Shared

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 from torch import Tensor
 
+from neoxargs.base.programs import Program
 from neoxargs.convert.huggingface import exporting
 from neoxargs.resolve import resolve
 from neoxargs.targets.planned import Planned
@@ -29,7 +30,7 @@ RUN: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "num_wor
                        "checkpoint_factor": 2, "log_interval": 1, "pos_emb": "rotary"}  # fmt: skip
 
 
-def run(folder: Path, world: int, on: Machine = GPU, program: str = "main", **changes: Any) -> str:
+def run(folder: Path, world: int, on: Machine = GPU, program: Program = "train", **changes: Any) -> str:
     """Wait until a program has finished, and return its output."""
     save = {"save": str(folder / "saved")}
     with start_ranks(folder, world, on, program, **RUN | save | changes) as ranks:
@@ -149,7 +150,7 @@ def test_text_is_that_of_the_cpu(trained: Path, copy: Path) -> None:
     texts = {}
     for machine in (GPU, CPU):
         output = copy / f"{machine.backend}.jsonl"
-        run(copy, 2, machine, "sample", text_gen_type="unconditional", num_samples=2, maximum_tokens=8,
+        run(copy, 2, machine, "generate", text_gen_type="unconditional", num_samples=2, maximum_tokens=8,
             sample_output_file=str(output))  # fmt: skip
         texts[machine.backend] = [json.loads(line)["text"] for line in output.read_text().splitlines()]
     assert texts["nccl"] == texts["gloo"]
@@ -159,7 +160,7 @@ def test_text_is_that_of_the_cpu(trained: Path, copy: Path) -> None:
 def test_the_perplexity_is_that_of_the_cpu(copy: Path) -> None:
     found = {}
     for machine in (GPU, CPU):
-        run(copy, 2, machine, "evaluation", eval_results_prefix=str(copy / machine.backend))
+        run(copy, 2, machine, "eval", eval_results_prefix=str(copy / machine.backend))
         [results] = copy.glob(f"{machine.backend}_eval_results_*.json")
         found[machine.backend] = json.loads(results.read_text())["validation"]
     assert found["nccl"] == pytest.approx(found["gloo"], rel=1e-5)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.stop_request import StopRequest
-from neoxargs.train.track import Outcome, Step, Tracker
+from neoxargs.train.track.tracker import Outcome, Step, Tracker
 from tests.support.collectives import logged
 from tests.support.loops import loop_of
 from tests.support.ranks import run_ranks

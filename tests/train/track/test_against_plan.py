@@ -21,13 +21,12 @@ from neoxargs.train.checkpoint.saving import Saved
 from neoxargs.train.engine.steps import HeldOut, Result
 from neoxargs.train.loop import Loop
 from neoxargs.train.process import messages
-from neoxargs.train.track import Tracker
 from neoxargs.train.track.against_plan import expected, line, section, verdict
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.report_page import Page
 from neoxargs.train.track.time_spent import COMPUTE, DATA, EVALUATION, MESSAGES, OTHER, SAVING, STEPS, Spent
-from neoxargs.train.track.tracker import Comparison, Step
+from neoxargs.train.track.tracker import Comparison, Step, Tracker
 from tests.support.counting_loop import Data, Engine, Saver, loop
 from tests.support.processes import TINY, train_on_rank, write_tokens
 from tests.support.ranks import run_ranks

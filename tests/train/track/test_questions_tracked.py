@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Answers, TaskResults, Tracker
-from neoxargs.train.track.answers import MAX_BETWEEN, section
 from neoxargs.train.track.console import Console, one_line
-from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.report_page import MAX_TASK_CHARTS, page
-from neoxargs.train.track.tensorboard import TensorBoard, as_markdown
-from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
+from neoxargs.train.track.sections import MAX_BETWEEN, answers
+from neoxargs.train.track.series import CometTracker, TensorBoard, WandbTracker, as_markdown
+from neoxargs.train.track.tracker import Answers, TaskResults, Tracker
 from tests.support.snapshots import pinned
-from tests.support.tracking import ANSWERS, DONE, TASKS, run, step
+from tests.support.tracking import ANSWERS, DONE, TASKS, Service, recorded, run, step
 
 
 def told(tracker: Tracker, folder: Path, start: int = 0) -> None:
@@ -47,14 +44,10 @@ def test_long_texts_on_one_line() -> None:
 
 
 def test_metrics_of_a_run_that_is_started_again(tmp_path: Path) -> None:
-    path = tmp_path / run_metrics.FILE
+    odd = TaskResults(2, {"odd": {"acc": float("nan")}})
     for start in (0, 1):
-        tracker = Metrics(path)
-        told(tracker, tmp_path, start)
-        TaskResults(2, {"odd": {"acc": float("nan")}}).tell(tracker)
-        tracker.on_end(DONE)
-    rows = [row for row in run_metrics.read(path) if row["event"] in ("tasks", "answers")]
-    assert rows == [
+        rows = recorded(tmp_path, *map(step, range(start + 1, 3)), TASKS, ANSWERS, odd, of=run(tmp_path, start))
+    assert [row for row in rows if row["event"] in ("tasks", "answers")] == [
         {"event": "tasks", "step": 2, "results": {"letters": {"acc": 0.25, "acc_stderr": 0.125}}},
         {"event": "answers", "step": 2, "answers": [
             {"prompt": "a <b>", "text": "\n  c & d", "finished": True},
@@ -65,14 +58,9 @@ def test_metrics_of_a_run_that_is_started_again(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_that_is_started_again_is_asked_again(tmp_path: Path) -> None:
-    path = tmp_path / run_metrics.FILE
     for start in (0, 4):
-        tracker = Metrics(path)
-        tracker.on_start(run(tmp_path, start))
-        TaskResults(4, {}).tell(tracker)
-        Answers(4, []).tell(tracker)
-        tracker.on_end(DONE)
-    assert [row["event"] for row in run_metrics.read(path)] == ["start", "start", "tasks", "answers"]
+        rows = recorded(tmp_path, TaskResults(4, {}), Answers(4, []), of=run(tmp_path, start))
+    assert [row["event"] for row in rows] == ["start", "start", "tasks", "answers"]
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -89,43 +77,20 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert as_markdown(ANSWERS.answers[0]) == "    a <b>\n\n    \n      c & d"
 
 
-class Session:
-    """Stands for a run of wandb or comet_ml, and for their modules."""
-
-    Error = ValueError
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any, Any]] = []
-
-    def Settings(self, **_: Any) -> None: ...
-
-    def Table(self, columns: list[str], data: list[Any]) -> list[dict[str, Any]]:
-        return [dict(zip(columns, row, strict=True)) for row in data]
-
-    def init(self, **_: Any) -> Session:
-        return self
-
-    start = init
-
-    def __getattr__(self, name: str) -> Any:
-        def log(value: Any = None, **more: Any) -> None:
-            if "step" in more and name in ("log", "log_metrics", "log_text"):
-                self.calls.append((name, value, more))
-
-        return log
-
-
 def test_wandb_and_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session()
-    monkeypatch.setattr("neoxargs.train.track.wandb_comet._installed", lambda *_: session)
+    service = Service()
+    monkeypatch.setattr("neoxargs.train.track.series._installed", lambda *_: service)
     told(WandbTracker(Wandb(), {}), tmp_path, start=2)
-    first, second = session.calls
-    assert first == ("log", TASKS.series, {"step": 2})
-    assert second[1]["answers"][0] == {"iteration": 2, "prompt": "a <b>", "answer": "\n  c & d"}
-    session.calls.clear()
+    tasks, (_, _, table), answers = service.calls[-3:]
+    assert tasks == ("log", (TASKS.series,), {"step": 2})
+    assert dict(zip(table["columns"], table["data"][0], strict=True)) == {
+        "iteration": 2, "prompt": "a <b>", "answer": "\n  c & d",
+    }  # fmt: skip
+    assert answers == ("log", ({"answers": service},), {"step": 2})
     told(CometTracker(Comet(), {}), tmp_path, start=2)
-    assert session.calls[0] == ("log_metrics", TASKS.series, {"step": 2})
-    assert session.calls[1] == ("log_text", "\n  c & d", {"step": 2, "metadata": {"prompt": "a <b>"}})
+    tasks, answer, _ = service.calls[-3:]
+    assert tasks == ("log_metrics", (TASKS.series,), {"step": 2})
+    assert answer == ("log_text", ("\n  c & d",), {"step": 2, "metadata": {"prompt": "a <b>"}})
 
 
 def answered(iteration: int, text: str, prompt: str = "p") -> dict[str, Any]:
@@ -133,23 +98,20 @@ def answered(iteration: int, text: str, prompt: str = "p") -> dict[str, Any]:
 
 
 def test_the_page_shows_the_first_and_the_last_answer_side_by_side(tmp_path: Path) -> None:
-    tracker = Metrics(tmp_path / run_metrics.FILE)
-    told(tracker, tmp_path)
-    tracker.on_end(DONE)
-    text = page(list(run_metrics.read(tmp_path / run_metrics.FILE)), "done", [], tmp_path)
+    text = page(recorded(tmp_path, step(1), step(2), TASKS, ANSWERS), "done", [], tmp_path)
     assert "<pre>\na &lt;b&gt;</pre>" in text
     assert "<pre>\n\n  c &amp; d</pre>" in text and "<pre>\nf <i>…</i></pre>" in text
     assert text.count("after iteration 2</h3>") == 2 and "<details>" not in text
     assert re.search(r'class="title"[^>]*>letters<.*?class="unit"[^>]*>acc<', text)
     assert "stderr" not in text
-    pair = section([answered(0, "before"), answered(4, "between"), answered(8, "after")])
+    pair = answers([answered(0, "before"), answered(4, "between"), answered(8, "after")])
     assert re.findall(r"<h3>([^<]*)</h3>", pair) == ["prompt", "before training", "after iteration 8",
                                                      "after iteration 4"]  # fmt: skip
     assert pair.index("after</pre>") < pair.index("<details>") < pair.index("between</pre>")
 
 
 def test_an_answer_that_cannot_be_seen_is_described() -> None:
-    text = section([answered(0, "  \n", prompt=""), answered(4, " x", prompt="")])
+    text = answers([answered(0, "  \n", prompt=""), answered(4, " x", prompt="")])
     pinned(re.findall(r"<pre>\n(.*?)</pre>", text, re.DOTALL))
 
 
@@ -165,5 +127,5 @@ def test_a_page_with_many_tasks_and_answers_is_small() -> None:
 
 
 def test_without_answers_there_is_no_section() -> None:
-    assert section([{"event": "step", "step": 1}]) == ""
-    assert section([{"event": "answers", "step": 0, "answers": []}]) == ""
+    assert answers([{"event": "step", "step": 1}]) == ""
+    assert answers([{"event": "answers", "step": 0, "answers": []}]) == ""

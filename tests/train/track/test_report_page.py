@@ -23,10 +23,10 @@ from neoxargs.launch.start.prepare import with_launch
 from neoxargs.registry import plugins
 from neoxargs.resolve import File, complete, draft
 from neoxargs.train.run import _launched
-from neoxargs.train.track import Evaluation
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.report_page import Page, page
+from neoxargs.train.track.tracker import Evaluation
 from tests.support import smallest
 from tests.support.snapshots import pinned
 from tests.support.tracking import DONE, play, run, step

@@ -9,21 +9,20 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from neoxargs.files import metrics as run_metrics
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Evaluation, Outcome, Step, Tracker, console, metrics, report_page
+from neoxargs.train.track import console, metrics, report_page
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.progress import ProgressBar
-from neoxargs.train.track.tensorboard import scalars
-from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
+from neoxargs.train.track.series import CometTracker, WandbTracker, scalars
+from neoxargs.train.track.tracker import Evaluation, Outcome, Step, Tracker
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
-from tests.support.tracking import DONE, play, run, step
+from tests.support.tracking import DONE, Service, play, recorded, run, step
 
 
 def test_console(tmp_path: Path) -> None:
@@ -80,14 +79,11 @@ def test_duration(seconds: float, words: str) -> None:
 @pytest.mark.parametrize(("loss", "perplexity"), [(0.0, "1"), (60.0, "1.142e+26"), (1e4, "1.014e+304")])
 def test_the_perplexity_is_the_exponential_of_the_loss(loss: float, perplexity: str, tmp_path: Path) -> None:
     lines: list[str] = []
-    console, path = Console(2, lines.append), tmp_path / run_metrics.FILE
-    for tracker in (console, Metrics(path)):
-        tracker.on_start(run(tmp_path))
-        tracker.on_step(step(1))
-        tracker.on_eval(Evaluation(1, "validation", loss))
-        tracker.on_end(DONE)
+    console, held_out = Console(2, lines.append), Evaluation(1, "validation", loss)
+    console.on_start(run(tmp_path))
+    console.on_eval(held_out)
     assert f"perplexity {perplexity}" in " | ".join(lines)
-    shown = report_page.page(list(run_metrics.read(path)), "", [], tmp_path)
+    shown = report_page.page(recorded(tmp_path, step(1), held_out), "", [], tmp_path)
     assert f"<b>{perplexity}</b><span>perplexity</span>" in shown
 
 
@@ -105,11 +101,7 @@ def test_metrics(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
-    tracker = Metrics(tmp_path / run_metrics.FILE)
-    tracker.on_start(run(tmp_path))
-    tracker.on_step(step(1, loss=float("inf"), skipped=True))
-    tracker.on_end(DONE)
-    row = list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]
+    row = recorded(tmp_path, step(1, loss=float("inf"), skipped=True))[-1]
     assert row["loss"] is None
     assert row["skipped"] is True
 
@@ -126,14 +118,10 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_that_is_started_again_repeats_no_evaluation(tmp_path: Path) -> None:
-    path = tmp_path / run_metrics.FILE
-    play(Metrics(path), tmp_path)
+    play(Metrics(tmp_path / run_metrics.FILE), tmp_path)
     for _ in range(2):
-        tracker = Metrics(path)
-        tracker.on_start(run(tmp_path, start=4))
-        tracker.on_eval(Evaluation(4, "test", 2.0))
-        tracker.on_end(DONE)
-    found = [(row["split"], row["step"]) for row in run_metrics.read(path) if row["event"] == "evaluation"]
+        rows = recorded(tmp_path, Evaluation(4, "test", 2.0), of=run(tmp_path, start=4))
+    found = [(row["split"], row["step"]) for row in rows if row["event"] == "evaluation"]
     assert found == [("validation", 2), ("test", 4)]
 
 
@@ -199,7 +187,7 @@ def test_progress_keeps_lines_above_the_bar() -> None:
 @pytest.mark.shows("tensorboard-dir")
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    from neoxargs.train.track.tensorboard import TensorBoard
+    from neoxargs.train.track.series import TensorBoard
 
     play(TensorBoard(str(tmp_path / "tb")), tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -265,27 +253,9 @@ def test_memory_history_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_was_asked_for_besides_is_reported_under_its_own_name(tmp_path: Path) -> None:
-    tracker = Metrics(tmp_path / run_metrics.FILE)
-    tracker.on_start(run(tmp_path))
     reported = step(1, reports={"gradient_norms/final_norm.weight": 0.25})
-    tracker.on_step(reported)
-    tracker.on_end(DONE)
-    assert list(run_metrics.read(tmp_path / run_metrics.FILE))[1]["gradient_norms/final_norm.weight"] == 0.25
+    assert recorded(tmp_path, reported)[1]["gradient_norms/final_norm.weight"] == 0.25
     assert scalars(run(tmp_path), reported)["gradient_norms/final_norm.weight"] == 0.25
-
-
-class Service:
-    """Stand-in for wandb and comet_ml that records every call on itself and on its results."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any, **options: Any) -> Service:
-            self.calls.append((name, arguments, options))
-            return self
-
-        return call
 
 
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,13 +290,11 @@ def test_a_service_that_is_not_installed_is_a_problem(monkeypatch: pytest.Monkey
 def test_an_evaluation_reports_what_the_loss_measures(tmp_path: Path) -> None:
     lines: list[str] = []
     measured = Evaluation(2, "validation", 0.5, reports={"reward_acc": 0.625, "margins": 1.5, "ref_pos": -3.0})
-    record, console = Metrics(tmp_path / run_metrics.FILE), Console(1, lines.append)
-    for tracker in (record, console):
-        tracker.on_start(replace(run(tmp_path), has_perplexity=False))
-        tracker.on_eval(measured)
-    record.file.close()
+    console = Console(1, lines.append)
+    console.on_start(replace(run(tmp_path), has_perplexity=False))
+    console.on_eval(measured)
     pinned(lines)
-    row = list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]
+    row = recorded(tmp_path, measured)[-1]
     assert row["validation/reward_acc"] == 0.625 and row["validation/ref_pos"] == -3
     assert measured.series["validation/margins"] == 1.5
 
@@ -343,11 +311,7 @@ def test_the_batch_of_each_step_is_in_the_series_and_the_metrics(tmp_path: Path)
     ramped, row = replace(run(tmp_path), batch_size_changes=True), step(1, batch=4, seconds=2.0)
     found = scalars(ramped, row)
     assert (found["train/batch_size"], found["runtime/samples_per_sec"], found["runtime/tokens_per_sec"]) == (4, 2, 512)
-    tracker = Metrics(tmp_path / run_metrics.FILE)
-    tracker.on_start(ramped)
-    tracker.on_step(row)
-    tracker.on_end(DONE)
-    [_, written] = run_metrics.read(tmp_path / run_metrics.FILE)
+    [_, written] = recorded(tmp_path, row, of=ramped)
     assert (written["batch"], written["tokens_per_second"]) == (4, 512.0)
 
 
@@ -355,13 +319,8 @@ def test_the_batch_of_each_step_is_in_the_series_and_the_metrics(tmp_path: Path)
     (0, []), (8, ["Validation sets"]), (9, ["Validation sets 1 to 8", "Validation sets 9"]),
 ])  # fmt: skip
 def test_every_validation_set_is_drawn(count: int, titles: list[str], tmp_path: Path) -> None:
-    tracker = Metrics(tmp_path / run_metrics.FILE)
-    tracker.on_start(run(tmp_path))
-    tracker.on_step(step(1))
-    for number in range(count):
-        tracker.on_eval(Evaluation(1, f"validation/set{number}", 2.0))
-    tracker.on_end(DONE)
-    text = report_page.page(list(run_metrics.read(tmp_path / run_metrics.FILE)), "", [], tmp_path)
+    sets = [Evaluation(1, f"validation/set{number}", 2.0) for number in range(count)]
+    text = report_page.page(recorded(tmp_path, step(1), *sets), "", [], tmp_path)
     charts = re.findall('aria-label="(Validation sets[^"]*)"(.*?)</svg></figure>', text)
     assert [title for title, _ in charts] == titles
     assert all(f"<title>set{number} after" in "".join(drawn for _, drawn in charts) for number in range(count))
@@ -374,9 +333,5 @@ def test_a_step_of_shorter_sequences_has_their_length_and_operations(tmp_path: P
     rates = [scalars(grown, each)["runtime/tflops_per_rank"] for each in (short, whole)]
     assert rates[0] == rates[1] / 2
     assert "sequences of 32" in console.line(grown, [whole, short]).split(" | ")
-    record = Metrics(tmp_path / run_metrics.FILE)
-    record.on_start(grown)
-    record.on_step(short)
-    record.file.close()
-    assert list(run_metrics.read(tmp_path / run_metrics.FILE))[-1]["seq_length"] == 32
+    assert recorded(tmp_path, short, of=grown)[-1]["seq_length"] == 32
     assert "train/seq_length" not in scalars(run(tmp_path), whole)

@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,22 +120,10 @@ def source_samples(
 
     identity: what the contents of the file depend on; JSON. cache: folder of the index files, written if missing.
     """
-    lengths = file.sequence_lengths
-
-    def build() -> Arrays:
-        announce(samples)
-        return source_order(lengths, sequences, samples, seq_length, seed)
-
     key = ["source", identity, sequences.start, sequences.stop, samples, seq_length, seed]
-    arrays = cached(cache, key, ("documents", "starts", "order"), build)
+    order = partial(source_order, file.sequence_lengths, sequences, samples, seq_length, seed)
+    arrays = cached(cache, key, ("documents", "starts", "order"), order, samples)
     return SourceSamples(file, arrays["documents"], arrays["starts"], arrays["order"], masked)
-
-
-def announce(samples: int) -> None:
-    """Print that an order is computed, if that takes longer than a few seconds."""
-    if samples >= MANY_SAMPLES:
-        seconds = format_duration(samples * SECONDS_PER_SAMPLE)
-        print(f"computing the order of {samples:,} samples (only once; takes about {seconds})", flush=True)
 
 
 def source_order(lengths: Integers, sequences: slice, samples: int, seq_length: int, seed: int) -> Arrays:
@@ -176,11 +165,8 @@ def blend_samples(
     # GPT-NeoX makes 0.5 % more samples than each source's share.
     sources = [one(math.ceil(samples * weight * 1.005)) for one, weight in zip(build, weights, strict=True)]
     size = max(sum(map(len, sources)), reach)
-
-    def blend() -> Arrays:
-        return blend_order(weights, size)
-
-    arrays = cached(cache, ["blend", identity, weights, size], ("source", "index"), blend)
+    key = ["blend", identity, weights, size]
+    arrays = cached(cache, key, ("source", "index"), partial(blend_order, weights, size))
     return BlendSamples(sources, arrays["source"], arrays["index"])
 
 
@@ -201,12 +187,18 @@ def _helpers() -> Any:
     return helpers
 
 
-def cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arrays]) -> Arrays:
-    """Return arrays from their files, mapped into memory; if one is missing, build and write them."""
+def cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arrays], samples: int = 0) -> Arrays:
+    """Return arrays from their files, mapped into memory; if one is missing, build and write them.
+
+    samples: of which an order is computed; that is announced if it takes longer than a few seconds.
+    """
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     files = {name: cache / f"{digest}-{key[0]}-{name}.npy" for name in names}
     if not all(file.is_file() for file in files.values()):
         cache.mkdir(parents=True, exist_ok=True)
+        if samples >= MANY_SAMPLES:
+            seconds = format_duration(samples * SECONDS_PER_SAMPLE)
+            print(f"computing the order of {samples:,} samples (only once; takes about {seconds})", flush=True)
         for name, array in build().items():
             # Several machines may write at the same time.
             with replacing(files[name]) as part, open(part, "wb") as stream:

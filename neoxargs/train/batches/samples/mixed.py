@@ -8,6 +8,7 @@ GPT-NeoX's blend. Of each source, a pass follows the other, each in an order of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from neoxargs.facts.mixture import CLOSE, MixtureSchedule, Piece
 from neoxargs.train.batches.loader import Samples
-from neoxargs.train.batches.samples.gpt_neox import Arrays, BlendSamples, Integers, announce, blend_order, cached
+from neoxargs.train.batches.samples.gpt_neox import Arrays, BlendSamples, Integers, blend_order, cached
 from neoxargs.train.batches.samples.passes import in_passes
 
 Floats = NDArray[np.float64]
@@ -32,13 +33,8 @@ def mix_samples(
     sources: one pass over each. limits: how many samples of each there may be. cache: folder of the index files,
     written if missing.
     """
-
-    def build() -> Arrays:
-        announce(int(found.end))
-        return mixed_order(found, limits)
-
     key = ["mixture", found.pieces, limits, found.end]
-    arrays = cached(cache, key, ("source", "index"), build)
+    arrays = cached(cache, key, ("source", "index"), partial(mixed_order, found, limits), int(found.end))
     counts = np.bincount(arrays["source"], minlength=len(sources)).tolist()
     read = [
         in_passes([source], count, seed, cache) if count else source

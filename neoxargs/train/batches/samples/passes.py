@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from neoxargs.train.batches.loader import Samples
-from neoxargs.train.batches.samples.gpt_neox import Arrays, BlendSamples, announce, cached
+from neoxargs.train.batches.samples.gpt_neox import Arrays, BlendSamples, cached
 
 
 def in_passes(sources: Sequence[Samples], samples: int, seed: int, cache: Path) -> BlendSamples:
@@ -24,7 +24,6 @@ def in_passes(sources: Sequence[Samples], samples: int, seed: int, cache: Path) 
     sizes = [len(source) for source in sources]
 
     def build() -> Arrays:
-        announce(samples)
         # All samples, one source after the other, which each pass permutes.
         source = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
         index = np.concatenate([np.arange(size) for size in sizes])
@@ -35,5 +34,5 @@ def in_passes(sources: Sequence[Samples], samples: int, seed: int, cache: Path) 
         order = np.concatenate(orders)[:samples]
         return {"source": source[order], "index": index[order]}
 
-    arrays = cached(cache, ["passes", sizes, samples, seed], ("source", "index"), build)
+    arrays = cached(cache, ["passes", sizes, samples, seed], ("source", "index"), build, samples)
     return BlendSamples(sources, arrays["source"], arrays["index"])

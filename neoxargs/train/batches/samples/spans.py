@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neoxargs.train.batches.loader import Samples
+from neoxargs.train.batches.samples.answers import Pairs, Rated
 from neoxargs.train.batches.samples.gpt_neox import BlendSamples, Integers, SourceSamples
-from neoxargs.train.batches.samples.pairs import Pairs
-from neoxargs.train.batches.samples.rated import Rated
 from neoxargs.train.batches.samples.whole_documents import DocumentSamples
 
 
@@ -41,7 +40,7 @@ def spans(samples: Samples, numbers: Integers) -> Iterator[Spans]:
     elif isinstance(found, DocumentSamples):
         yield _whole(found, numbers)
     elif isinstance(found, Pairs):
-        yield from (_whole(answers, numbers) for answers in (found.chosen, found.rejected))
+        yield from (_whole(answers, numbers) for answers in (found.answers, found.rejected))
     elif isinstance(found, Rated):
         yield _whole(found.answers, numbers)
     elif hasattr(found, "datasets"):  # megatron-core's BlendedDataset

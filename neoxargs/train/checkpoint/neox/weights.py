@@ -113,7 +113,8 @@ class NeoxWeights:
 
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: the step count, and None for tensors, which `full_tensor` returns."""
-        keys = self._keys(self.slices[name])
+        found = self.slices[name]
+        keys = [(rank, found.layer, part) for part in found.names for rank in range(len(found.tensors[0]))]
         names = [state for state, parts in self.optimizer.states.items() if all(key in parts for key in keys)]
         counts = state_type(self.config.optimizer.type or "Adam") in COUNTS_STEPS
         return {**({"step": self.optimizer.step} if counts else {}), **dict.fromkeys(names)} if names else {}
@@ -194,9 +195,6 @@ class NeoxWeights:
         if found.cut == "gate first" and halves == 2:
             return swapped_halves(joined[0])
         return joined[0] if len(joined) == 1 else torch.cat(joined)
-
-    def _keys(self, found: Found) -> list[tuple[int, int, str]]:
-        return [(rank, found.layer, name) for name in found.names for rank in range(len(found.tensors[0]))]
 
     def _group_major(self, rows: Tensor) -> Tensor:
         """Return a rank's rows of queries, keys and values in deepy's order: by group of heads that share a key."""

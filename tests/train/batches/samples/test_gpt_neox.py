@@ -141,7 +141,7 @@ def test_epochs(tokens: int, samples: int, seq_length: int, count: int) -> None:
     assert gpt_neox.epochs(tokens, samples, seq_length) == count
 
 
-def test_a_long_wait_for_an_order_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
-    gpt_neox.announce(9_999_999)
-    gpt_neox.announce(1_000_000_000)
+def test_a_long_wait_for_an_order_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for samples in (9_999_999, 1_000_000_000):
+        gpt_neox.cached(tmp_path, ["source", samples], ("order",), lambda: {"order": np.arange(1)}, samples)
     pinned(capsys.readouterr().out)

@@ -13,7 +13,7 @@ import yaml
 
 from neoxargs.base.problems import Problems
 from neoxargs.registry.logging import Wandb
-from neoxargs.train.track.wandb_comet import WandbTracker
+from neoxargs.train.track.series import WandbTracker
 from tests.support.processes import start_ranks, step_rows
 from tests.support.tracking import run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.train.track.run_folders import RunFolders
+from neoxargs.train.track.trackers import RunFolders
 from tests.support.snapshots import pinned
 
 
