@@ -332,7 +332,7 @@ class Partial:
     def check(self, rule: Rule) -> None:
         """Run a check, unless one of its inputs is unknown."""
         found = self.can_run(rule) and rule.function(*map(self.input, rule.inputs))
-        for finding in found if isinstance(found, list) else [found] if found else []:
+        for finding in [found] if isinstance(found, Finding) else found or ():
             self.report(finding, rule.inputs, rule.id)
 
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:

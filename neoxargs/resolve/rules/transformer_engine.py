@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
+from neoxargs.resolve.rules.rule import Finding, Findings, check, derive, refuse
 from neoxargs.resolve.rules.synonyms import yaml_form
 
 #: Transformer Engine's norms -> the same norm without its name.
@@ -86,24 +86,20 @@ def te_mha_determines_attention(
 
 
 @check
-def te_mha_is_dense(te_mha: bool, attention_config: Sequence[str], pos_emb: str) -> Finding | None:
+def te_mha_is_dense(te_mha: bool, attention_config: Sequence[str], pos_emb: str) -> Findings:
     """Transformer Engine's MultiheadAttention, as GPT-NeoX calls it, is dense and adds nothing to the scores. GPT-NeoX
     ignores other kinds of layers in attention_config, and with pos_emb: alibi or rpe, a model has no positions at all.
 
         te_mha: true
         pos_emb: alibi
     """
-    if not te_mha:
-        return None
-    if pos_emb in ("alibi", "rpe"):
-        hint = "remove te_mha, or set pos_emb to rotary, learned, sinusoidal or none"
-        return refuse(f"te_mha and pos_emb ({pos_emb}) cannot be combined", hint, about=["te_mha", "pos_emb"])
     other = next((kind for kind in attention_config if kind not in ("global", "flash")), None)
-    if other is None:
-        return None
-    what = f"te_mha and {other} layers cannot be combined"
-    hint = "remove te_mha, or use only global or flash layers in attention_config"
-    return refuse(what, hint, about=["te_mha", "attention_config"])
+    if te_mha and pos_emb in ("alibi", "rpe"):
+        hint = "remove te_mha, or set pos_emb to rotary, learned, sinusoidal or none"
+        yield refuse(f"te_mha and pos_emb ({pos_emb}) cannot be combined", hint, about=["te_mha", "pos_emb"])
+    elif te_mha and other:
+        hint = "remove te_mha, or use only global or flash layers in attention_config"
+        yield refuse(f"te_mha and {other} layers cannot be combined", hint, about=["te_mha", "attention_config"])
 
 
 def _contradiction(switch: str, implied: Mapping[str, tuple[Any, Any]]) -> Finding | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from neoxargs.base.record import Record
-from neoxargs.resolve.rules.rule import CHECKS, Finding, Rule, check, warn
+from neoxargs.resolve.rules.rule import CHECKS, Finding, Findings, Rule, check, warn
 
 
 class Usual(Record):
@@ -106,15 +106,13 @@ CHECKS.append(Rule(values_are_plausible, (), ("written", *USUAL)))
 
 
 @check
-def second_beta_is_the_larger(adam_beta1: float, adam_beta2: float, written: Collection[str]) -> Finding | None:
+def second_beta_is_the_larger(adam_beta1: float, adam_beta2: float, written: Collection[str]) -> Findings:
     """The second beta is the decay rate of the mean of squared gradients, which must change more slowly than the mean
     of gradients, whose decay rate is the first beta. Swapped, the steps have the wrong sizes and training is unstable.
 
         optimizer: {type: Adam, params: {betas: [0.95, 0.9]}}
     """
     names = ("adam_beta1", "adam_beta2", "optimizer.params.betas")
-    if adam_beta2 >= adam_beta1 or not set(names) & set(written):
-        return None
-    what = f"the first beta ({adam_beta1}) is larger than the second ({adam_beta2})"
-    advice = f"did you mean [{adam_beta2}, {adam_beta1}]?"
-    return warn(what, advice, [name for name in names if name in written])
+    if adam_beta2 < adam_beta1 and set(names) & set(written):
+        what = f"the first beta ({adam_beta1}) is larger than the second ({adam_beta2})"
+        yield warn(what, f"did you mean [{adam_beta2}, {adam_beta1}]?", [name for name in names if name in written])
