@@ -24,9 +24,8 @@ def bracket_problem(opening: str, closing: str) -> Callable[[ParseFailure], Prob
 def _other_mistake(failure: ParseFailure) -> Problem | None:
     """Return the problem of a mistake that is not about brackets or commas, else None."""
     if failure.character == "=":
-        return Problem(
-            "expected `: ` after the key, got `=`", failure.where, "write `key: value`", id="yaml-equals-sign"
-        )
+        what = "expected `: ` after the key, got `=`"
+        return Problem(what, failure.where, "write `key: value`", id="yaml-equals-sign")
     if failure.character == "{" and failure.before.endswith("$"):
         hint = "write the value itself, or put the text in quotes"
         return Problem("YAML does not expand variables", failure.where, hint, id="yaml-variable")
@@ -74,10 +73,8 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...], before_ke
         edit = Edit(where, "replace", ",")
         return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma", edits=(edit,))
     if character in "]}":
-        word, hint = (
-            word._replace(column=last, width=1),
-            f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to where it belongs",
-        )
+        word = word._replace(column=last, width=1)
+        hint = f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to where it belongs"
     what = f"a `,` or the closing `{closing}` is missing after this value"
     edits = (Edit(word._replace(column=last + 1, width=0), "replace", ","),) if before_key else ()
     return Problem(what, word, hint, also, id="yaml-missing-comma", edits=edits)
@@ -110,11 +107,9 @@ def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
                 first = inner.pop()
                 indentation = len(first.text) - len(first.text.lstrip())
                 if not line.text[: match.start()].strip() and match.start() < indentation:
-                    partner = {"{": "}", "[": "]"}[first.text[first.column - 1]]
+                    partner = {"{": "}", "[": "]"}[first.written]
                     also = (line._replace(column=match.start() + 1, width=1),)
-                    what = (
-                        f"this `{first.text[first.column - 1]}` is never closed, or a line below it is indented wrongly"
-                    )
+                    what = f"this `{first.written}` is never closed, or a line below it is indented wrongly"
                     return Problem(what, first, f"add the closing `{partner}`", also, id="yaml-unclosed-bracket")
     what = f"this `{opening}` is never closed"
     return Problem(what, failure.began, f"add the closing `{closing}`", id="yaml-unclosed-bracket")

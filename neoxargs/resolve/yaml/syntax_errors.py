@@ -115,10 +115,8 @@ def _no_key(line: Place) -> Problem:
 
 
 def _quote(failure: ParseFailure) -> Problem:
-    where = failure.began or failure.where
-    return Problem(
-        "this quote is never closed", where, "add the closing quote on the same line", id="yaml-unclosed-quote"
-    )
+    what, hint = "this quote is never closed", "add the closing quote on the same line"
+    return Problem(what, failure.began or failure.where, hint, id="yaml-unclosed-quote")
 
 
 def _alias(failure: ParseFailure) -> Problem:
@@ -164,9 +162,8 @@ def _to_nearest_level(failure: ParseFailure) -> tuple[Edit, ...]:
     """Return the edit that aligns a line with the nearest of the levels around it, if one is nearer than the others."""
     written = _indentation(failure.where.text)
     lines = [failure.at(number, 0).text for number in range(failure.where.line - 1)]
-    levels = sorted(
-        {_indentation(line) for line in lines if _has_content(line)}, key=lambda level: abs(level - written)
-    )
+    found = {_indentation(line) for line in lines if _has_content(line)}
+    levels = sorted(found, key=lambda level: abs(level - written))
     if len(levels) < 2 or abs(levels[0] - written) == abs(levels[1] - written):
         return ()
     return (_indented(failure.where, " " * levels[0]),)
@@ -180,12 +177,8 @@ def _no_value(failure: ParseFailure) -> Problem:
     if failure.character in "]}":
         opening = "[" if failure.character == "]" else "{"
         what = f"this `{failure.character}` has no matching `{opening}`"
-        return Problem(
-            what,
-            failure.where,
-            f"remove this `{failure.character}`, or add the missing `{opening}`",
-            id="yaml-unopened-bracket",
-        )
+        hint = f"remove this `{failure.character}`, or add the missing `{opening}`"
+        return Problem(what, failure.where, hint, id="yaml-unopened-bracket")
     what = f"a value is missing before this `{failure.character}`"
     return Problem(what, failure.where, id="yaml-missing-value")
 
@@ -194,7 +187,7 @@ def _after_the_end(failure: ParseFailure) -> Problem:
     if failure.character and failure.character in "]}":
         return _no_value(failure)
     above = (failure.at(number, 0) for number in range(failure.where.line))
-    first = next((place for place in above if place.text.strip() and not place.text.lstrip().startswith("#")), None)
+    first = next((place for place in above if _has_content(place.text)), None)
     if failure.begins_line and failure.character != "{" and (problem := line_problem(failure.where)):
         return problem
     # A first line of plain text is a complete document, so the parser complains only about the line after it.
