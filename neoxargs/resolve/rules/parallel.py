@@ -11,16 +11,7 @@ from neoxargs.facts.context import ALL_TO_ALL, AUTO, HYBRID, IN_A_RING, RING, mi
 from neoxargs.facts.layer_kinds import ATTENTION_BLOCK, RECURRENT
 from neoxargs.facts.layout import BEFORE, is_counted, layer_pattern, ranks_of_replica, stages
 from neoxargs.facts.optimizers import is_onebit
-from neoxargs.resolve.rules.rule import (
-    Contradiction,
-    Findings,
-    check,
-    derive,
-    derives,
-    refuse,
-    true_names,
-    warn,
-)
+from neoxargs.resolve.rules.rule import Contradiction, Findings, check, derive, derives, refuse, true_names, warn
 from neoxargs.resolve.rules.shared_findings import MOST_PROPOSED, around, divisible_by, multiple_of, nearest
 
 

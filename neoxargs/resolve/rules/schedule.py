@@ -342,11 +342,7 @@ def lr_schedule_is_the_only_schedule(
 
 @check
 def wsd_decay_follows_the_warm_up(
-    lr_decay_style: str,
-    lr_wsd_decay_iters: int | None,
-    lr_decay_iters: int,
-    warmup: float,
-    scheduler__type: str | None,
+    lr_decay_style: str, lr_wsd_decay_iters: int | None, lr_decay_iters: int, warmup: float, scheduler__type: str | None
 ) -> Findings:
     """With WSD, the learning rate is constant between the warm-up and a decay of lr_wsd_decay_iters iterations, which
     ends at lr_decay_iters. Without this number there is no decay, and Megatron-LM stops on every rank; a decay that is
