@@ -14,7 +14,7 @@ from neoxargs.base.problems import listed
 from neoxargs.facts.batch_sizes import PARTS, PHASES, RAMP, BatchSizes, begins_of_phases
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.facts.mistakes import Mistakes
-from neoxargs.resolve.rules.rule import Contradiction, Finding, Findings, check, derives, refuse, refuse_phases, warn
+from neoxargs.resolve.rules.rule import Contradiction, Findings, check, derives, refuse, refuse_phases, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 
@@ -82,7 +82,7 @@ def gas_accumulated_nothing_in_gpt_neox(gas: int, written: Collection[str]) -> F
 @check
 def batch_ramp_has_whole_micro_batches(
     rampup_batch_size: Sequence[int] | None, train_batch_size: int, gradient_accumulation_steps: int
-) -> Finding | None:
+) -> Findings:
     """A ramp is [start, increment, samples]: the batch grows from start to train_batch_size by equal increments, and
     each batch consists of whole micro batches on every data parallel rank. With other numbers, Megatron-LM stops on
     every rank, some of them only when the batch grows.
@@ -92,24 +92,26 @@ def batch_ramp_has_whole_micro_batches(
         rampup_batch_size: [15, 10, 1000]
     """
     if rampup_batch_size is None:
-        return None
+        return
     given, about = f"{RAMP} ({list(rampup_batch_size)})", [RAMP, TOTAL]
     if len(rampup_batch_size) != len(PARTS):
         what = f"{given} must be a list of {len(PARTS)} numbers: {listed(PARTS, 'and')}"
-        return refuse(what, f"write {RAMP}: [{', '.join(PARTS)}]", about=about)
+        yield refuse(what, f"write {RAMP}: [{', '.join(PARTS)}]", about=about)
+        return
     start, increment, samples = rampup_batch_size
     unit = train_batch_size // gradient_accumulation_steps
     if start >= train_batch_size:
         what = f"{given} starts with {start} samples, and must start below {TOTAL} ({train_batch_size})"
-        return refuse(what, f"start with fewer samples, or remove {RAMP}", about=about)
-    if not start % unit and not increment % unit and not (train_batch_size - start) % increment:
-        return None
-    if gradient_accumulation_steps == 1:
-        what = f"{given} needs batches of whole micro batches on every rank, and {TOTAL} ({train_batch_size}) has one"
-        return refuse(what, f"set a smaller {MICRO}, or remove {RAMP}", about=[*about, MICRO])
-    what = f"{given} must reach {TOTAL} ({train_batch_size}) in equal steps, by multiples of {MICRO} x {RANKS} ({unit})"
-    ramp = [*_nearest_ramp(start, increment, train_batch_size, unit), samples]
-    return refuse(what, f"set {RAMP} to {ramp}", about=[*about, MICRO])
+        yield refuse(what, f"start with fewer samples, or remove {RAMP}", about=about)
+    elif start % unit or increment % unit or (train_batch_size - start) % increment:
+        total = f"{TOTAL} ({train_batch_size})"
+        if gradient_accumulation_steps == 1:
+            what = f"{given} needs batches of whole micro batches on every rank, and {total} has one"
+            hint = f"set a smaller {MICRO}, or remove {RAMP}"
+        else:
+            what = f"{given} must reach {total} in equal steps, by multiples of {MICRO} x {RANKS} ({unit})"
+            hint = f"set {RAMP} to {[*_nearest_ramp(start, increment, train_batch_size, unit), samples]}"
+        yield refuse(what, hint, about=[*about, MICRO])
 
 
 def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[int, int]:
@@ -124,7 +126,7 @@ def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[in
 def batch_phases_have_whole_micro_batches(
     batch_size_schedule: Sequence[Any] | None, rampup_batch_size: Sequence[int] | None, train_batch_size: int,
     gradient_accumulation_steps: int, seq_length: int,
-) -> list[Finding]:  # fmt: skip
+) -> Findings:  # fmt: skip
     """batch_size_schedule lists the sizes of the batch in their order, up to train_batch_size, and each batch consists
     of whole micro batches on every data parallel rank.
 
@@ -134,13 +136,14 @@ def batch_phases_have_whole_micro_batches(
     """
     if batch_size_schedule is not None and rampup_batch_size is not None:
         what = f"{PHASES} and {RAMP} both set the sizes of the batch"
-        return [refuse(what, "remove one of them", about=[PHASES, RAMP])]
+        yield refuse(what, "remove one of them", about=[PHASES, RAMP])
+        return
 
     def parse() -> None:
         sizes = [size for _, size in begins_of_phases(batch_size_schedule or (), seq_length)]
         _require_whole_micro_batches(sizes, train_batch_size, train_batch_size // gradient_accumulation_steps)
 
-    return refuse_phases(PHASES, batch_size_schedule, parse)
+    yield from refuse_phases(PHASES, batch_size_schedule, parse)
 
 
 def _require_whole_micro_batches(sizes: Sequence[int], train_batch_size: int, unit: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.data import shares
-from neoxargs.resolve.rules.rule import Finding, Findings, check, refuse, warn
+from neoxargs.resolve.rules.rule import Findings, check, refuse, warn
 
 
 @check
@@ -30,7 +30,7 @@ def save_needs_checkpoint_factor(
 @check
 def folders_are_full_paths(
     save: str | None, load: str | None, log_dir: str | None, tensorboard_dir: str | None
-) -> Finding | None:
+) -> Findings:
     """Paths in a configuration are taken literally, as in GPT-NeoX: neither `~` nor `$NAME` is expanded. Checkpoints
     would be written to a folder named `~` in the current directory.
 
@@ -42,8 +42,8 @@ def folders_are_full_paths(
         if folder and (folder.split("/")[0] == "~" or "$" in folder):
             unexpanded = "$" if "$" in folder else "~"
             what = f"{name} ({folder}) contains {unexpanded}, which is not expanded in configurations"
-            return refuse(what, f'write the full path; on the command line, use --set {name}="$HOME/..."', about=[name])
-    return None
+            yield refuse(what, f'write the full path; on the command line, use --set {name}="$HOME/..."', about=[name])
+            return
 
 
 @check

@@ -106,19 +106,19 @@ def one_source_of_data(
 
 
 @check
-def validation_names_its_sets(validation: Mapping[str, Any] | None) -> list[Finding]:
+def validation_names_its_sets(validation: Mapping[str, Any] | None) -> Findings:
     """validation names sets of validation data. A set that is not understood would not be evaluated, or with another
     weight than the one that was meant.
 
         validation: {code: {data_path: code_text_document}}
         split: 98, 0, 2
     """
+    if validation is not None and not validation:
+        yield refuse("validation has no sets", "remove it, or name at least one set")
     try:
-        validation_sets(validation or {})
+        validation_sets(validation)
     except Mistakes as error:
-        return refuse_entries("validation", error)
-    has_no_sets = validation is not None and not validation
-    return [refuse("validation has no sets", "remove it, or name at least one set")] if has_no_sets else []
+        yield from refuse_entries("validation", error)
 
 
 @check
@@ -163,7 +163,7 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> list[Finding]:
+) -> Findings:
     """train_data_mixture lists phases with the weights of the datasets. A phase that is not understood would train on
     another mixture than the one that was meant.
 
@@ -178,15 +178,13 @@ def train_data_mixture_has_valid_phases(  # noqa: PLR0913, PLR0917 - what length
     def parse() -> None:
         found.extend(mixture.phases(train_data_mixture or (), datasets, Sizes(train_iters, batches, seq_length)))
 
-    if refused := refuse_phases("train_data_mixture", train_data_mixture, parse):
-        return refused
-    ends = [phase.until or 0 for phase in found[:-1]]
+    yield from refuse_phases("train_data_mixture", train_data_mixture, parse)
+    ends = [phase.until or 0 for phase in found[:-1]]  # none after a mistake
     late = next((number for number, end in enumerate(ends, 2) if end >= batches.samples_after(train_iters)), None)
-    if late is None:
-        return []
-    what = f"train_data_mixture, phase {late}: it begins after {ends[late - 2]:,} samples, when the run has ended"
-    hint = "remove it, let the phase before it end earlier, or increase train_iters"
-    return [Finding(what, hint, ("train_data_mixture", "train_iters"), "warning", inside=f"phase {late}")]
+    if late is not None:
+        what = f"train_data_mixture, phase {late}: it begins after {ends[late - 2]:,} samples, when the run has ended"
+        hint = "remove it, let the phase before it end earlier, or increase train_iters"
+        yield Finding(what, hint, ("train_data_mixture", "train_iters"), "warning", inside=f"phase {late}")
 
 
 def _datasets(data_path: Blend, *paths: Paths) -> int:
@@ -332,7 +330,7 @@ def validation_data_is_not_training_data(
     pos_train_data_paths: Paths,
     pos_valid_data_paths: Paths,
     pos_test_data_paths: Paths,
-) -> Finding | None:
+) -> Findings:
     """A validation or test loss on training data says nothing about new text: it falls even if the model only memorises
     (https://github.com/Alexander-H-Liu/End-to-end-ASR-Pytorch/issues/31,
     https://github.com/herniqeu/extract0/issues/1).
@@ -352,5 +350,5 @@ def validation_data_is_not_training_data(
             files = listed(sorted(set().union(*both.values())), "and")
             what = f"{listed(about, 'and')} {'contains' if len(about) == 1 else 'contain'} training data: {files}"
             use = "use other documents for validation" if about[0] == names[1] else "use other documents for the test"
-            return warn(what, use + ", or data_path with split" * (not prefix), [*about, names[0]])
-    return None
+            yield warn(what, use + ", or data_path with split" * (not prefix), [*about, names[0]])
+            return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neoxargs.base.problems import listed
 from neoxargs.facts.lora import ALL, NAMES, adapted_parts
 from neoxargs.facts.model import GATED
-from neoxargs.resolve.rules.rule import Finding, Findings, check, refuse
+from neoxargs.resolve.rules.rule import Findings, check, refuse
 
 
 @check
@@ -21,7 +21,7 @@ def lora_has_targets(lora__rank: int, lora__targets: list[str]) -> Findings:
 
 
 @check
-def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activation: str) -> Finding | None:
+def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activation: str) -> Findings:
     """A matrix has either one adapter for all of its rows, or a separate adapter for each part that is named. Two
     adapters for the same rows could not be written in peft's format.
 
@@ -34,8 +34,8 @@ def lora_targets_do_not_overlap(lora__rank: int, lora__targets: list[str], activ
             named = listed([name for name in lora__targets if name in inside], "and")
             what = f"lora.targets selects both the whole matrix {module} and part of it: {named}"
             advice = f"remove {named}, or list each part of the matrix instead of the whole matrix"
-            return refuse(what, advice, ["lora.targets"])
-    return None
+            yield refuse(what, advice, ["lora.targets"])
+            return
 
 
 @check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.rule import Finding, Findings, check, refuse, warn
+from neoxargs.resolve.rules.rule import Findings, check, refuse, warn
 
 #: Optimizers for which muP defines how the learning rate scales with the width.
 MUP_OPTIMIZERS = ("adam", "adamw", "muadam", "muadamw", "sgd", "musgd")
@@ -67,7 +67,7 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
 
 
 @check
-def mup_needs_normal_init(use_mup: bool, init_method: str, output_layer_init_method: str) -> Finding | None:
+def mup_needs_normal_init(use_mup: bool, init_method: str, output_layer_init_method: str) -> Findings:
     """muP scales the standard deviation of initial weights down with the width. If a method already computes the
     standard deviation from the width, it would be scaled down twice, and wide models would start with weights that are
     too small. GPT-NeoX accepts small_init and wang_init, so these are a warning.
@@ -81,6 +81,7 @@ def mup_needs_normal_init(use_mup: bool, init_method: str, output_layer_init_met
             advice, about = f"set {name} to {INIT_METHODS[0]} or {INIT_METHODS[1]}", ["use_mup", name]
             if method in WIDTH_INIT_METHODS:
                 what = f"{name} ({method}) computes the standard deviation from the width, and use_mup divides it again"
-                return warn(what, advice, about)
-            return refuse(f"use_mup does not support {name} ({method})", advice, about)
-    return None
+                yield warn(what, advice, about)
+            else:
+                yield refuse(f"use_mup does not support {name} ({method})", advice, about)
+            return

@@ -117,7 +117,7 @@ def tensor_parallel_divides_hidden_size(
         hidden_size: 60
         model_parallel_size: 8
     """
-    return divisible_by("hidden_size", hidden_size, "model_parallel_size", model_parallel_size, num_attention_heads)
+    yield from divisible_by("hidden_size", hidden_size, "model_parallel_size", model_parallel_size, num_attention_heads)
 
 
 @check

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from neoxargs.facts.model import GATED
 from neoxargs.resolve.rules.rule import (
     Contradiction,
-    Finding,
     Findings,
     check,
     derive,
@@ -64,7 +63,7 @@ def precision_given_once(
 @check
 def precision_sections_set_enabled(
     precision: str, sections: Collection[str], written: Collection[str], auto: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """In DeepSpeed's JSON, a section fp16 or bf16 without `enabled` is off. Such a section shows that the run should
     train in that precision, but it would train in fp32, with twice the memory and at a fraction of the speed.
 
@@ -73,12 +72,9 @@ def precision_sections_set_enabled(
     for name, section in SECTION_OF_PRECISION.items():
         key = f"{section}.enabled"
         if section in sections and name != precision and "precision" not in written and key not in (*written, *auto):
-            return refuse(
-                f"the {section} section has no effect: {key} is not set, and precision is {precision}",
-                f"set {key} to true, or remove the section",
-                about=[section, key, "precision"],
-            )
-    return None
+            what = f"the {section} section has no effect: {key} is not set, and precision is {precision}"
+            yield refuse(what, f"set {key} to true, or remove the section", about=[section, key, "precision"])
+            return
 
 
 synonyms("loss_scale_window", "fp16.loss_scale_window")
@@ -192,7 +188,7 @@ def steps_move_the_weights(
     lr: float,
     init_method_std: float,
     optimizer__type: str,
-) -> Finding | None:
+) -> Findings:
     """A step of Adam changes a weight by about the learning rate. If the weights are kept in 16 bits, a change below
     half of the distance to the next number is rounded away, and the weight never moves
     (https://github.com/meta-pytorch/torchtune/issues/2254, https://github.com/pytorch/ao/pull/1124).
@@ -207,8 +203,8 @@ def steps_move_the_weights(
         if on and "adam" in optimizer__type.lower() and 0 < lr < least:
             what = f"lr ({lr:g}) is too small for weights in 16 bits ({name}): at the usual size of a weight, "
             what += f"init_method_std ({init_method_std:g}), changes below {least:.1g} are rounded away"
-            return warn(what, f"set {name} to false", [name, "lr"])
-    return None
+            yield warn(what, f"set {name} to false", [name, "lr"])
+            return
 
 
 @check

@@ -74,25 +74,23 @@ def warn(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
     return Finding(sentence, advice, tuple(about), "warning")
 
 
-def refuse_entries(parameter: str, mistakes: Mistakes) -> list[Finding]:
-    """Return an error for each mistake in the entries of a parameter's value, at its place."""
-    return [
-        Finding(f"{parameter}, {name}: {what}", advice, (parameter,), inside=name)
-        for name, what, advice in mistakes.problems
-    ]
+def refuse_entries(parameter: str, mistakes: Mistakes) -> Findings:
+    """Yield an error for each mistake in the entries of a parameter's value, at its place."""
+    for name, what, advice in mistakes.problems:
+        yield Finding(f"{parameter}, {name}: {what}", advice, (parameter,), inside=name)
 
 
-def refuse_phases(parameter: str, listed: Sequence[Any] | None, parse: Callable[[], object]) -> list[Finding]:
-    """Return an error for each mistake in the phases that a parameter lists. parse: reads them; raises Mistakes."""
+def refuse_phases(parameter: str, listed: Sequence[Any] | None, parse: Callable[[], object]) -> Findings:
+    """Yield an error for each mistake in the phases that a parameter lists. parse: reads them; raises Mistakes."""
     if listed is None:
-        return []
+        return
     if not listed:
-        return [refuse(f"{parameter} has no phases", "remove it, or list at least one phase", about=[parameter])]
+        yield refuse(f"{parameter} has no phases", "remove it, or list at least one phase", about=[parameter])
+        return
     try:
         parse()
     except Mistakes as mistakes:
-        return refuse_entries(parameter, mistakes)
-    return []
+        yield from refuse_entries(parameter, mistakes)
 
 
 def true_names(**values: object) -> list[str]:

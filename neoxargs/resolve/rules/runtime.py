@@ -10,7 +10,7 @@ from neoxargs.base.problems import did_you_mean, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.registry.runner import SRUN
-from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, Findings, check, derive, refuse, true_names, warn
+from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Findings, check, derive, refuse, true_names, warn
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 
@@ -72,7 +72,7 @@ def launcher_args_are_words(launcher_args: str) -> Findings:
 @check
 def deepspeed_extra_args_are_not_parameters(
     deepspeed_extra_args: Mapping[str, Any] | None, written: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """deepspeed_extra_args is copied into DeepSpeed's JSON unchecked. A parameter in deepspeed_extra_args would bypass
     the rules that derive other values from this parameter (batch size, ZeRO, precision), and GPT-NeoX and DeepSpeed
     would use different values.
@@ -82,8 +82,8 @@ def deepspeed_extra_args_are_not_parameters(
     for key in deepspeed_extra_args or {}:
         if key in _names_in_rules() or key in written:
             what = f"deepspeed_extra_args must not contain {key}, which is a deepy parameter"
-            return refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
-    return None
+            yield refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
+            return
 
 
 @check

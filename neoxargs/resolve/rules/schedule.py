@@ -15,7 +15,6 @@ from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.optimizers import is_onebit
 from neoxargs.resolve.rules.rule import (
     Contradiction,
-    Finding,
     Findings,
     check,
     derive,
@@ -248,14 +247,14 @@ def lr_schedule_has_valid_phases(
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> list[Finding]:
+) -> Findings:
     """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
     another rate than the one that was meant.
 
         lr_schedule: [{style: linear, until: 2000, from: 0, to: 0.001}, {style: quadratic}]
     """
     sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-    return refuse_phases("lr_schedule", lr_schedule, lambda: lr_phases.phases(lr_schedule or (), lr, sizes))
+    yield from refuse_phases("lr_schedule", lr_schedule, lambda: lr_phases.phases(lr_schedule or (), lr, sizes))
 
 
 def _sizes(

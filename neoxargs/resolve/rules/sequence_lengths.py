@@ -11,7 +11,7 @@ from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.context import parts_of_sequence
 from neoxargs.facts.layer_kinds import RECURRENT
 from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths, begins_of_phases
-from neoxargs.resolve.rules.rule import Finding, Findings, check, refuse, refuse_phases, warn
+from neoxargs.resolve.rules.rule import Findings, check, refuse, refuse_phases, warn
 
 #: Kinds of layers without a pattern of blocks, whose sequences can have any length.
 ANY_LENGTH = ("global", "flash", *RECURRENT)
@@ -21,7 +21,7 @@ ANY_LENGTH = ("global", "flash", *RECURRENT)
 def seq_length_phases_cut_whole_samples(
     seq_length_schedule: Sequence[Any] | None, seq_length: int, train_batch_size: int,
     rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None,
-) -> list[Finding]:  # fmt: skip
+) -> Findings:  # fmt: skip
     """seq_length_schedule lists the lengths of the sequences in their order, up to seq_length. Each sample of
     seq_length tokens is cut into sequences of the current length, which must therefore divide seq_length.
 
@@ -30,7 +30,7 @@ def seq_length_phases_cut_whole_samples(
     """
     sizes = BatchSizes.with_ramp(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     listed = seq_length_schedule
-    return refuse_phases(PHASES, listed, lambda: begins_of_phases(listed or (), seq_length, sizes))
+    yield from refuse_phases(PHASES, listed, lambda: begins_of_phases(listed or (), seq_length, sizes))
 
 
 @check

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from neoxargs.base.record import Record
-from neoxargs.resolve.rules.rule import CHECKS, Finding, Findings, Rule, check, warn
+from neoxargs.resolve.rules.rule import CHECKS, Findings, Rule, check, warn
 
 
 class Usual(Record):
@@ -86,20 +86,19 @@ USUAL: dict[str, Usual] = {
 }
 
 
-def values_are_plausible(written: Collection[str], *values: object) -> list[Finding]:
+def values_are_plausible(written: Collection[str], *values: object) -> Findings:
     """A value that is far outside of the usual range is accepted by every program, and usually is a typo: an exponent
     without its sign, a percentage, or a power of two in place of its exponent. The loss is then NaN after the first
     steps, or nothing is learned.
 
         optimizer: {type: Adam, params: {lr: 6}}
     """
-    return [
-        warn(f"{name} ({value:g}) is far outside of the usual range, {usual.range}", "correct a mistyped value", [name])
-        for (name, usual), value in zip(USUAL.items(), values, strict=True)
-        if isinstance(value, int | float) and value and not usual.least <= value <= usual.most
-        # A schedule's rates follow from lr.
-        if name in written or not name.startswith("scheduler.")
-    ]
+    for (name, usual), value in zip(USUAL.items(), values, strict=True):
+        if not isinstance(value, int | float) or not value or usual.least <= value <= usual.most:
+            continue
+        if name in written or not name.startswith("scheduler."):  # a schedule's rates follow from lr
+            what = f"{name} ({value:g}) is far outside of the usual range, {usual.range}"
+            yield warn(what, "correct a mistyped value", [name])
 
 
 CHECKS.append(Rule(values_are_plausible, (), ("written", *USUAL)))
