@@ -21,8 +21,8 @@ def activation_checkpointing__number_checkpoints(
     checkpoint_activations: bool | str, contiguous_checkpointing: bool, num_layers: int, checkpoint_num_layers: int
 ) -> int | None:
     """num_layers / checkpoint_num_layers, the number of chunks that the contiguous buffer is allocated for"""
-    whole_layers = checkpoint_activations is True and contiguous_checkpointing
-    return -(-num_layers // checkpoint_num_layers) if whole_layers else None  # the last chunk may have fewer layers
+    has_buffer = checkpoint_activations is True and contiguous_checkpointing
+    return -(-num_layers // checkpoint_num_layers) if has_buffer else None  # the last chunk may have fewer layers
 
 
 @check
