@@ -21,10 +21,10 @@ ADDED = {
     "neoxargs/resolve/rules/model.py": (
         '@derives("attention_config")',
         "@check\n"
-        "def attention_gain_below_two(attention_gain: float) -> Finding | None:\n"
+        "def attention_gain_below_two(attention_gain: float) -> Findings:\n"
         '    """A larger gain lets the residual stream overflow.\n\n        attention_gain: 3\n    """\n'
-        "    if attention_gain < 2:\n        return None\n"
-        '    return refuse(f"attention_gain ({attention_gain:g}) must be below 2", "set attention_gain to 1")\n\n\n',
+        "    if attention_gain >= 2:\n"
+        '        yield refuse(f"attention_gain ({attention_gain:g}) must be below 2", "set attention_gain to 1")\n\n\n',
     ),
     "neoxargs/train/model/attention.py": (
         "        return self.dense(self.recompute(_by_token, context_BNSH))",

@@ -12,13 +12,7 @@ def add_files(
 ) -> None:
     add = parser.add_argument
     settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # without a default, argparse would require them
-    add(
-        "files",
-        metavar="FILE",
-        nargs=nargs,
-        help=what,
-        **settings,
-    )
+    add("files", metavar="FILE", nargs=nargs, help=what, **settings)
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for the files in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
     add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs instead of those on this machine")

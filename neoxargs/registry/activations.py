@@ -30,9 +30,7 @@ class Recompute(Group, origin="Meg", effect="memory"):
     """Partitions stored activations across the tensor parallel ranks, which gather them again in the backward pass."""
 
     distribute_checkpointed_activations: bool = param(
-        False,
-        megatron="distribute-saved-activations",
-        replaced_by={True: {"partition_activations": True}, False: {}},
+        False, megatron="distribute-saved-activations", replaced_by={True: {"partition_activations": True}, False: {}}
     )
     """Retired in April 2021: use `partition_activations`."""
 

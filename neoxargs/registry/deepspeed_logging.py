@@ -31,12 +31,5 @@ class Reports(Group, origin="DSC", effect="log"):
 
 
 data_file.declare(
-    __name__,
-    "tensorboard",
-    "wandb",
-    "csv_monitor",
-    "comet",
-    "comms_logger",
-    "flops_profiler",
-    "timers.throughput",
+    __name__, "tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler", "timers.throughput"
 )

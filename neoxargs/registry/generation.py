@@ -62,9 +62,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     `seq_length`."""
 
     precompute_model_name: str | None = param(
-        None,
-        effect="none",
-        no_effect_reason="deepy stores reference log-probabilities in the checkpoints",
+        None, effect="none", no_effect_reason="deepy stores reference log-probabilities in the checkpoints"
     )
     """Name under which GPT-NeoX stores the reference log-probabilities of preference training."""
 

@@ -13,12 +13,11 @@ stand for changes in GPT-NeoX's code.
 
 from __future__ import annotations
 
-import json
-import os.path
 from datetime import date
 from functools import cache
 from typing import Any
 
+from neoxargs.base.shipped import table_beside
 from neoxargs.registry import REGISTRY, normal
 
 SEED = date(2021, 2, 28)
@@ -63,9 +62,6 @@ def _dates(table: str) -> dict[str, date]:
     return {name: date.fromisoformat(day) for day, names in tables()[table].items() for name in names}
 
 
-@cache
 def tables() -> dict[str, Any]:
     """Return `introduced` and `removed`, date -> names; and `defaults`, parameter -> dates with the new default."""
-    with open(os.path.join(os.path.dirname(__file__), "neox_history.json"), encoding="utf-8") as file:
-        tables: dict[str, Any] = json.load(file)
-    return tables
+    return table_beside(__file__, "neox_history.json")

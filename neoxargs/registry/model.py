@@ -217,13 +217,7 @@ class Norm(Group, origin="NeoX", effect="model"):
 class Attention(Group, origin="NeoX", effect="model"):
     """The attention of each layer."""
 
-    attention_config: list[Any] = param(
-        derived=True,
-        refused={
-            "gmlp": _GMLP,
-            "amlp": _GMLP,
-        },
-    )
+    attention_config: list[Any] = param(derived=True, refused={"gmlp": _GMLP, "amlp": _GMLP})
     """Kind of attention in each layer, as a list of patterns, each with its number of repetitions: `[[[global], 12]]`,
     `[[[local, global], all]]`. Kinds: `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`,
     `bigbird`, `bslongformer`, and `gmlp`, `amlp`, `mamba`, `rwkv`. If not set, every layer is `global`. `flash` layers

@@ -6,14 +6,13 @@ other_keys.json is made by tests/support/other_versions.py. A key that the first
 
 from __future__ import annotations
 
-import json
-import os.path
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
 from neoxargs.base.record import Record
+from neoxargs.base.shipped import table_beside
 from neoxargs.registry.receivers import numbers
 
 
@@ -65,7 +64,7 @@ class Step(Record):
 
 def versions(program: str) -> tuple[str, ...]:
     """Return the versions that were compared, oldest first."""
-    return tuple(_table()[program]["versions"])
+    return tuple(table_beside(__file__)[program]["versions"])
 
 
 def earlier(program: str) -> tuple[str, ...]:
@@ -78,7 +77,7 @@ def earlier(program: str) -> tuple[str, ...]:
 @cache
 def keys(program: str, section: str = "") -> dict[str, Key]:
     """Return the keys that any of the versions has."""
-    rows = _table()[program]["sections"][section]
+    rows = table_beside(__file__)[program]["sections"][section]
     return {
         key: Key(**row | {name: tuple(row.get(name, ())) for name in ("choices", "words")}) for key, row in rows.items()
     }
@@ -89,12 +88,5 @@ def steps(program: str) -> tuple[Step, ...]:
     """Return what the newest version asserts of its settings, in its order."""
     return tuple(
         Step(**{"when" if key == "if" else key: text for key, text in row.items()})
-        for row in _table()[program]["steps"]
+        for row in table_beside(__file__)[program]["steps"]
     )
-
-
-@cache
-def _table() -> dict[str, Any]:
-    with open(os.path.join(os.path.dirname(__file__), "other_keys.json"), encoding="utf-8") as file:
-        table: dict[str, Any] = json.load(file)
-    return table

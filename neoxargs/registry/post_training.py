@@ -9,10 +9,7 @@ from neoxargs.registry.types import Count, NonNegative, Paths, Positive
 
 
 class PostTraining(
-    Group,
-    origin="NeoX",
-    effect="none",
-    no_effect_reason="only REINFORCE uses it, and train.py does not support it",
+    Group, origin="NeoX", effect="none", no_effect_reason="only REINFORCE uses it, and train.py does not support it"
 ):
     """Objectives of post-training, and the data that only they read."""
 
@@ -23,7 +20,7 @@ class PostTraining(
             "reinforce": (
                 "a server generates and rates its answers while the model trains, and deepy has no client for one; in "
                 "GPT-NeoX it has failed with a NameError since 2025-05-09"
-            ),
+            )
         },
         instead=(
             "use train_impl: dpo or kto, or export the model to Hugging Face's format with `deepy export`, and "

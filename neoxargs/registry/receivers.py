@@ -7,11 +7,11 @@ whole is listed in place of its keys. For a version outside of the list, the nea
 
 from __future__ import annotations
 
-import json
-import os.path
 import re
 from functools import cache
 from typing import Any
+
+from neoxargs.base.shipped import table_beside
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -81,9 +81,6 @@ def _by_name(event: str) -> dict[str, str]:
     return {name: version for version, names in table()[event].items() for name in names}
 
 
-@cache
 def table() -> dict[str, Any]:
     """Return `versions`; `added`, `removed` and `refused`, version -> names; `defaults`; `torch`, by package."""
-    with open(os.path.join(os.path.dirname(__file__), "receiver_versions.json"), encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+    return table_beside(__file__, "receiver_versions.json")

@@ -143,7 +143,8 @@ class Partial:
         """
         work = self.completed(gpus, samples_per_epoch, checks)
         # After those of the draft, in the order of the rules.
-        problems = [*self.draft.problems, *found, *(problem for _, problem in sorted(work.problems, key=_position))]
+        in_order = sorted(work.problems, key=lambda found: found[0])
+        problems = [*self.draft.problems, *found, *(problem for _, problem in in_order)]
         if any(problem.severity == "error" for problem in problems):
             raise Unresolved(problems, work)
         config = Config(work.values, self.draft.sections, problems, self.draft.dialect)
@@ -332,7 +333,7 @@ class Partial:
     def check(self, rule: Rule) -> None:
         """Run a check, unless one of its inputs is unknown."""
         found = self.can_run(rule) and rule.function(*map(self.input, rule.inputs))
-        for finding in found if isinstance(found, list) else [found] if found else []:
+        for finding in [found] if isinstance(found, Finding) else found or ():
             self.report(finding, rule.inputs, rule.id)
 
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
@@ -420,10 +421,6 @@ class Partial:
         return [place for read in source.inputs for place in self.roots(read, seen)]
 
 
-def _position(found: tuple[int, Problem]) -> int:
-    return found[0]
-
-
 def _written_places(draft: Draft) -> dict[str, Place]:
     """Return the places of parameters and sections, including parameters set to `auto` or null."""
     values = {name: value.source.where for name, value in draft.values.items() if value.source.where}
@@ -464,9 +461,4 @@ def _missing(parameter: Parameter) -> Problem:
 
 
 #: Example value (GPT-2) for every required parameter.
-EXAMPLES = {
-    "num_layers": 12,
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "seq_length": 1024,
-}
+EXAMPLES = {"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "seq_length": 1024}

@@ -66,10 +66,10 @@ def test_default_conforms_to_type(parameter: Parameter) -> None:
 def test_replacements_are_current_parameters_with_legal_values(parameter: Parameter) -> None:
     """Every legal value of a retired parameter is replaced by current parameters with legal values."""
     for value, written in (parameter.replaced_by or {}).items():
-        coerce(value, parameter.type)
+        assert coerce(value, parameter.type) == value
         for name, successor in written.items():
             assert not REGISTRY.parameters[name].replaced_by
-            coerce(successor, REGISTRY.parameters[name].type)
+            assert coerce(successor, REGISTRY.parameters[name].type) == successor
     if parameter.replaced_by:
         assert parameter.description.startswith("Retired")
         assert parameter.default is None or parameter.default in parameter.replaced_by

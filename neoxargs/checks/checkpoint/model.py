@@ -52,11 +52,10 @@ def unlearned_positions(config: Config) -> Iterator[Problem]:
     rule, told = "rotary-positions-reach-seq-length", [warning.id for warning in config.warnings]
     if not isinstance(longest, int) or config.is_set("max_position_embeddings") or rule in told:
         return
-    found = rotary_positions_reach_seq_length(
+    for found in rotary_positions_reach_seq_length(
         config.embedding.pos_emb, config.shape.seq_length, longest, options.rope_type, options.factor,
         options.original_max_position_embeddings,
-    )  # fmt: skip
-    if found:
+    ):  # fmt: skip
         what = f"{found.sentence}, in the checkpoint to be loaded ({checkpoint})"
         place = config.place("seq_length")
         yield Problem(what, place, found.advice, (), "warning", id=rule, about=(*found.about, "load"))

@@ -25,7 +25,7 @@ SHOWN_BY_SHAPES: Mapping[str, str] = {
     "the shapes of the weights show it": (
         "num_layers hidden_size num_attention_heads num_kv_heads intermediate_size max_position_embeddings "
         "no_weight_tying"
-    ),
+    )
 }
 
 

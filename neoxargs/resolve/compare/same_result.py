@@ -7,11 +7,10 @@ that must change no bit. docs/same-result.md shows the table.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from neoxargs.base.shipped import table_beside
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.compare.impact import Impact, Values
 
@@ -83,7 +82,7 @@ def rounding(path: str) -> float:
 
 def _largest(names: Sequence[str], values: tuple[Any, Any], paths: tuple[str, str]) -> tuple[float | None, str]:
     """Return the largest difference that a setting was seen to make; None if it was not tried, and why."""
-    table, names = _table(), [CHANGES_WITH.get(name, name) for name in names]
+    table, names = table_beside(__file__), [CHANGES_WITH.get(name, name) for name in names]
     if name := next((name for name in names if name in table["together"]["names"]), None):
         if all(_together(name, path) for path in paths):
             return 0.0, ""
@@ -102,7 +101,7 @@ def _listed(paths: tuple[str, str]) -> str:
 
 def _together(name: str, path: str) -> bool:
     """Return whether a setting was shown to change no bit: with each part of the path, if not with all of them."""
-    tried = _table()["together"]
+    tried = table_beside(__file__)["together"]
     equal = [other for other, unequal in tried["paths"].items() if name not in unequal]
     engine, _, rest = path.partition("ZeRO-")
     stage, *features = rest.split()
@@ -121,7 +120,7 @@ def _routes(path: str, other: str) -> Iterator[str]:
 
 
 def _alone(name: str, values: tuple[Any, Any], paths: tuple[str, str]) -> float | None:
-    row, words = _table()["alone"][name], [json.dumps(value) for value in values]
+    row, words = table_beside(__file__)["alone"][name], [json.dumps(value) for value in values]
     cells: list[float | None] = []
     if name in BETWEEN_PATHS:
         other = json.dumps(BETWEEN_PATHS[name])
@@ -136,9 +135,3 @@ def _alone(name: str, values: tuple[Any, Any], paths: tuple[str, str]) -> float 
     measured = [cell for cell in cells if cell is not None]
     complete = len(measured) == len(cells) if name in BETWEEN_PATHS else bool(measured)
     return max(measured) if measured and complete else None
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    return table

@@ -16,13 +16,12 @@ Conditions, in which upper and lower case are the same:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from neoxargs.base.record import Record
+from neoxargs.base.shipped import table_beside
 from neoxargs.config.config import Config
 from neoxargs.registry import ABSENT
 
@@ -61,8 +60,7 @@ def switched_off_by(config: Config, name: str) -> SwitchedOff | None:
 @cache
 def table() -> tuple[SwitchedOff, ...]:
     """Return the rows of all subjects."""
-    subjects = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    return tuple(_row(**row) for rows in subjects.values() for row in rows)
+    return tuple(_row(**row) for rows in table_beside(__file__).values() for row in rows)
 
 
 def _row(off: list[str], when: Mapping[str, Any], because: str, instead: str = "") -> SwitchedOff:

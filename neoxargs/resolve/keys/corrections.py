@@ -13,7 +13,7 @@ from collections.abc import Mapping as AnyMapping
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, is_one_edit
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.keys.match import Key, Match, is_known, keys_of
+from neoxargs.resolve.keys.match import Key, Match, current_section, is_known, keys_of
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.compose import compose
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, is_null, read_plain
@@ -30,7 +30,7 @@ def key_edits(key: Key, match: Match, entry: Entry) -> tuple[Edit, ...]:
         return (Edit(entry.place, "replace", f"{pair[1]}: {pair[2]}"),) if fits else ()
     if not _fits(name, entry.value) or match.advice.startswith("remove "):
         return ()
-    if section != _current(key.section):
+    if section != current_section(key.section):
         return (Edit(entry.place, "move", name, safe=match.found_by == "same word" and _is_only(word, key.word)),)
     is_safe = match.found_by == "letters" or (match.found_by == "similar" and _is_nearest(key, match.spelling))
     return (Edit(entry.place, "replace", _spelled(word, entry.place, name), safe=is_safe),)
@@ -55,7 +55,7 @@ def current_names(spelled: AnyMapping[str, Place]) -> Iterator[Edit]:
     """Yield the edit of each key that is written with an old name. spelled: dotted name -> its place."""
     for name, place in spelled.items():
         parameter = REGISTRY.find(name)
-        current = parameter.name if parameter else _current(name)
+        current = parameter.name if parameter else current_section(name)
         old, word = (each.rpartition(".")[2] for each in (name, current))
         if word != old:
             yield Edit(place, "replace", _spelled(word, place, current))
@@ -91,12 +91,6 @@ def _is_valid(value: Node, wanted: object) -> bool:
     except Mismatch:
         return False
     return True
-
-
-def _current(section: str) -> str:
-    """Return the current name of a section."""
-    group = REGISTRY.sections.get(section)
-    return group.section if group else section
 
 
 def _is_only(word: str, written: str) -> bool:

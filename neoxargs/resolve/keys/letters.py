@@ -54,14 +54,8 @@ def _hint_for_odd_letters(written: str) -> str:
 def _odd_letters(written: str) -> list[str]:
     """Return the characters that are not allowed in keys; invisible ones by code point."""
     odd = dict.fromkeys(letter for letter in written if not re.match(r"[\w.-]", letter))
-    return [
-        f"`{letter}`"
-        if letter.isprintable() and letter != " "
-        else "space"
-        if letter == " "
-        else f"U+{ord(letter):04X}"
-        for letter in odd
-    ]
+    names = {letter: f"`{letter}`" if letter.isprintable() else f"U+{ord(letter):04X}" for letter in odd}
+    return ["space" if letter == " " else name for letter, name in names.items()]
 
 
 def _without_odd(written: str) -> str:

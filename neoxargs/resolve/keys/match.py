@@ -46,6 +46,12 @@ def is_known(name: str) -> bool:
     return name in REGISTRY.sections or REGISTRY.find(name) is not None
 
 
+def current_section(name: str) -> str:
+    """Return the current name of a section."""
+    group = REGISTRY.sections.get(name)
+    return group.section if group else name
+
+
 def keys_of(section: str) -> dict[str, str]:
     """Return key -> parameter for every key that is valid in a section, including old spellings."""
     names = {full: full for full in [*REGISTRY.parameters, *REGISTRY.sections]}

@@ -61,9 +61,8 @@ def file_of_another_program(file: File) -> Problem | None:
         return _of_no_run(node.entries) if isinstance(node, Mapping) and not is_ours else None
     if found and found.is_no_run:
         where = next(entry.place for entry in entries if entry.key in found.keys[0])
-        return Problem(
-            f"this is {found.called}, not the configuration of a run", where, READ, id="file-of-another-program"
-        )
+        what = f"this is {found.called}, not the configuration of a run"
+        return Problem(what, where, READ, id="file-of-another-program")
     called, marks = (found.called, found.keys[0]) if found else ("TOML", names)
     written = [*sections, *entries]
     where = next((entry.place for entry in written if entry.key in marks), written[0].place)
@@ -117,9 +116,8 @@ def _names_here(file: OtherFile | None, text: Text, entries: Sequence[Entry]) ->
     ]
     renamed = [f"{key} is {name}" for key, name, _ in read if name and name != normal(key)]
     same = [key for key, name, _ in read if name == normal(key)]
-    parts = [
-        f"write a YAML file in which {', '.join(renamed)}" if renamed else "write a YAML file of `key: value` lines"
-    ]
+    form = f"in which {', '.join(renamed)}" if renamed else "of `key: value` lines"
+    parts = [f"write a YAML file {form}"]
     if file and file.instead:
         parts = [file.instead, f"to train another model, {parts[0]}"]
     if same:

@@ -7,13 +7,13 @@ or value is found. Flags of Megatron-LM are in the registry.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any
 
 from neoxargs.base.problems import close_matches
 from neoxargs.base.record import Record
+from neoxargs.base.shipped import table_beside
 from neoxargs.registry import REGISTRY, normal
 
 
@@ -105,10 +105,7 @@ def value_advice(name: str, value: Any) -> str:
 
 @cache
 def _table() -> dict[str, Any]:
-    path = os.path.join(os.path.dirname(__file__), "other_programs.json")
-    with open(path, encoding="utf-8") as file:
-        table: dict[str, Any] = json.load(file)
-    return table
+    return table_beside(__file__)
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from neoxargs.base.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.keys.match import is_known
+from neoxargs.resolve.keys.match import current_section, is_known
 from neoxargs.resolve.keys.other_files import file_of_another_program
 from neoxargs.resolve.yaml.compose import compose_set, duplicate_key
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null, node_of
@@ -134,7 +134,7 @@ class _Reader:
         # `--set fp16.enabled=true` begins the section fp16, as a file would.
         for section in _sections_around(name):
             if section in REGISTRY.sections:
-                self.entries.sections.setdefault(_current_name(section), where)
+                self.entries.sections.setdefault(current_section(section), where)
         self.entry(name, Entry(key or name, value, where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
@@ -177,14 +177,14 @@ class _Reader:
         # Within one mapping only: a section may be continued in another file.
         first = begun.setdefault(name, entry)
         if first is not entry:
-            self.entries.problems.append(duplicate_key(name, entry, first, about=(_current_name(name),)))
+            self.entries.problems.append(duplicate_key(name, entry, first, about=(current_section(name),)))
             self.duplicate_sections.add(name)
-        self.entries.sections.setdefault(_current_name(name), entry.place)
+        self.entries.sections.setdefault(current_section(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
         elif not is_null(entry.value):
             self.entries.problems.append(_not_a_section(name, entry))
-            self.entries.broken.add(_current_name(name))
+            self.entries.broken.add(current_section(name))
 
 
 def _outdented(section: str, following: Sequence[Entry]) -> Sequence[Entry]:
@@ -198,12 +198,6 @@ def _sections_around(name: str) -> list[str]:
     """Return the sections that contain a dotted name, outermost first."""
     parts = name.split(".")[:-1]
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
-
-
-def _current_name(section: str) -> str:
-    """Return the current name of a section."""
-    group = REGISTRY.sections[section]
-    return group.section if group else section
 
 
 def _two_spellings(first: Place, entry: Entry) -> str:
@@ -228,23 +222,13 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
     group = REGISTRY.sections[name]
     keys = list(group.parameters) if group else []
     keys += [full.rpartition(".")[2] for full in REGISTRY.sections if full.rpartition(".")[0] == name]
-    what = f"{name} ({format_node(entry.value)}) must be a section with keys, not {_kind(entry.value)}"
-    if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
-        hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
-    elif (
-        "type" in keys
-        and "enabled" not in keys
-        and isinstance(entry.value, Scalar)
-        and isinstance(entry.value.value, str)
-    ):
-        hint = f"write `{entry.key}: {{type: {entry.value.text}}}`"
-    else:
-        hint = f"write `{entry.key}: {{KEY: VALUE}}` with keys such as {', '.join(keys[:8])}"
-    return Problem(what, entry.value.place, hint, id="not-a-section", about=(_current_name(name),))
-
-
-def _kind(value: Node) -> str:
-    return "a single value" if isinstance(value, Scalar) else "a list"
+    hint, kind = f"write `{entry.key}: {{KEY: VALUE}}` with keys such as {', '.join(keys[:8])}", "a list"
+    if isinstance(entry.value, Scalar):
+        kind, meant = "a single value", "enabled" if "enabled" in keys else "type"
+        if meant in keys and isinstance(entry.value.value, bool if meant == "enabled" else str):
+            hint = f"write `{entry.key}: {{{meant}: {entry.value.text}}}`"
+    what = f"{name} ({format_node(entry.value)}) must be a section with keys, not {kind}"
+    return Problem(what, entry.value.place, hint, id="not-a-section", about=(current_section(name),))
 
 
 def _in_each_file(first: Entry, entry: Entry) -> bool:

@@ -18,13 +18,7 @@ from neoxargs.resolve.keys.misplaced import (
     parameters_in_unknown_section,
     unknown_section,
 )
-from neoxargs.resolve.keys.unknown import (
-    match_key,
-    unexplained_key,
-    unknown_beside,
-    unknown_key,
-    written_twice,
-)
+from neoxargs.resolve.keys.unknown import match_key, unexplained_key, unknown_beside, unknown_key, written_twice
 from neoxargs.resolve.merge.entries import Entries, OddKey
 from neoxargs.resolve.yaml.nodes import Mapping
 
@@ -79,9 +73,8 @@ def _unknown(odd: OddKey, entries: Entries) -> Judgement:
     if match and odd.kind == "unknown":
         problem = replace(problem, edits=key_edits(key, match, odd.entry))
     if match and odd.kind == "dotted" and entries.kind == "file" and len(match.meant) == 1:
-        problem = replace(
-            problem, hint=f"did you mean `{nested(match.meant[0])}`? dotted keys are allowed only in --set"
-        )
+        hint = f"did you mean `{nested(match.meant[0])}`? dotted keys are allowed only in --set"
+        problem = replace(problem, hint=hint)
     return Judgement(problem, match.meant if match else ())
 
 

@@ -6,45 +6,19 @@ cannot run is in `checks/trainer.py`.
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules import (
-    activations,
-    attention,
-    batch,
-    checkpoint,
-    data,
-    deepspeed,
-    finetuning,
-    frozen_model,
-    lora,
-    mlp,
-    model,
-    moe,
-    mup,
-    norms,
-    optimizer,
-    parallel,
-    precision,
-    preference,
-    recurrent,
-    rewards,
-    rotary,
-    run_length,
-    runtime,
-    rwkv,
-    schedule,
-    sequence_lengths,
-    soft_prompt,
-    transformer_engine,
-    usual,
-    usual_rates,
-    zero,
-)
+from importlib import import_module
+
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
-SUBJECTS = (
-    parallel, batch, model, mlp, moe, attention, recurrent, rwkv, norms, rotary, precision, zero, optimizer, schedule,
-    sequence_lengths, mup, activations, data, finetuning, preference, rewards, checkpoint,
-    run_length, runtime, deepspeed, transformer_engine, soft_prompt, lora, frozen_model, usual, usual_rates,
+#: The modules of rules, in the order of their messages, but for those that others import.
+SUBJECTS = tuple(
+    import_module(f"{__name__}.{name}")
+    for name in (
+        "activations", "attention", "batch", "checkpoint", "data", "deepspeed", "finetuning", "frozen_model", "lora",
+        "mlp", "model", "moe", "mup", "norms", "optimizer", "parallel", "precision", "preference", "recurrent",
+        "rewards", "rotary", "run_length", "runtime", "rwkv", "schedule", "sequence_lengths", "soft_prompt",
+        "transformer_engine", "usual", "usual_rates", "zero",
+    )
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
 from neoxargs.base.problems import did_you_mean
-from neoxargs.base.record import replace
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.model import KIND_OF_MODE
-from neoxargs.resolve.rules.rule import (
-    DERIVATIONS,
-    Contradiction,
-    Finding,
-    Rule,
-    check,
-    derive,
-    refuse,
-    warn,
-)
+from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Findings, Rule, check, derive, refuse, warn
 from neoxargs.resolve.rules.shared_findings import multiple_of
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 
@@ -88,24 +78,22 @@ def _checked_setting(key: str, value: Any) -> Any:
 @check
 def sparse_blocks_divide_seq_length(
     seq_length: int, sparsity_config: Settings, attention_config: Sequence[str], written: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """Block-sparse attention computes complete blocks of the score matrix. If the last block would exceed the sequence,
     the layout of the pattern cannot be built, and every rank stops in its first forward pass.
 
         sparsity: all
         seq_length: 24
     """
-    if not set(attention_config) & set(SPARSE_KINDS):
-        return None
-    # DeepSpeed's default.
-    block = (sparsity_config or {}).get("block", 16)
-    section = "sparsity_config" if "sparsity_config" in written else SECTION
-    finding = multiple_of("seq_length", seq_length, f"{section}.block", block)
-    return finding and replace(finding, about=("seq_length",))
+    if any(_sparse_layers(attention_config)):
+        # DeepSpeed's default.
+        block = (sparsity_config or {}).get("block", 16)
+        section = "sparsity_config" if "sparsity_config" in written else SECTION
+        yield from multiple_of("seq_length", seq_length, f"{section}.block", block, about=["seq_length"])
 
 
 @check
-def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_config: Sequence[str]) -> Finding | None:
+def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_config: Sequence[str]) -> Findings:
     """In `sparse_fixed` layers, a window has num_local_blocks blocks. The whole sequence attends to num_global_blocks
     of them, which have a different position in each of num_different_global_patterns patterns. If these blocks do not
     fit in the window, the layout of the pattern cannot be built, and every rank stops when it builds the model.
@@ -113,27 +101,25 @@ def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_c
         attention_config: [[["sparse_fixed"], "all"]]
         sparsity_config: {num_local_blocks: 5, num_global_blocks: 2}
     """
-    if "sparse_fixed" not in attention_config:
-        return None
     settings = sparsity_config or {}
     # DeepSpeed's defaults.
     local, global_blocks = settings.get("num_local_blocks", 4), settings.get("num_global_blocks", 1)
     patterns = settings.get("num_different_global_patterns", 1)
-    if global_blocks == 0 or local % global_blocks:
-        finding = multiple_of("num_local_blocks", local, "num_global_blocks", global_blocks) if global_blocks else None
-        return finding and replace(finding, about=ABOUT_PATTERN)
-    if patterns > (most := local // global_blocks):
+    if "sparse_fixed" not in attention_config or global_blocks == 0:
+        return
+    if local % global_blocks:
+        yield from multiple_of("num_local_blocks", local, "num_global_blocks", global_blocks, ABOUT_PATTERN)
+    elif patterns > (most := local // global_blocks):
         what = f"num_different_global_patterns ({patterns}) must be at most num_local_blocks ({local})"
         advice = f"set num_different_global_patterns to {most} or less"
-        return refuse(f"{what} / num_global_blocks ({global_blocks}) = {most}", advice, ABOUT_PATTERN)
-    if patterns > 1 and not settings.get("different_layout_per_head", False):
+        yield refuse(f"{what} / num_global_blocks ({global_blocks}) = {most}", advice, ABOUT_PATTERN)
+    elif patterns > 1 and not settings.get("different_layout_per_head", False):
         what = f"num_different_global_patterns ({patterns}) needs different_layout_per_head"
-        return refuse(what, "set different_layout_per_head to true", ABOUT_PATTERN)
-    return None
+        yield refuse(what, "set different_layout_per_head to true", ABOUT_PATTERN)
 
 
 @check
-def global_block_ranges_have_ends(sparsity_config: Settings) -> Finding | None:
+def global_block_ranges_have_ends(sparsity_config: Settings) -> Findings:
     """Each entry of global_block_indices is the start of a range of blocks, and the corresponding entry of
     global_block_end_indices is the end of this range. A range without an end, or with an end before its start, stops
     every rank when it builds the layout of the pattern.
@@ -143,19 +129,16 @@ def global_block_ranges_have_ends(sparsity_config: Settings) -> Finding | None:
     """
     settings = sparsity_config or {}
     starts, ends = settings.get("global_block_indices", [0]), settings.get("global_block_end_indices")
-    if ends is None or (len(starts) == len(ends) and all(map(int.__lt__, starts, ends))):
-        return None
-    what = f"global_block_end_indices ({ends}) must have as many entries as global_block_indices ({starts}),"
-    what += " and each end must be greater than its start"
-    return refuse(
-        what, "write one end for each start; ends are exclusive, so blocks 1 to 3 have start 1 and end 4", ABOUT_PATTERN
-    )
+    if ends is not None and (len(starts) != len(ends) or not all(map(int.__lt__, starts, ends))):
+        what = f"global_block_end_indices ({ends}) must have as many entries as global_block_indices ({starts}),"
+        what += " and each end must be greater than its start"
+        yield refuse(what, "write one end for each start; ends are exclusive, so blocks 1 to 3 have start 1 and end 4")
 
 
 @check
 def horizontal_global_attention_needs_bidirectional(
     sparsity_config: Settings, attention_config: Sequence[str]
-) -> Finding | None:
+) -> Findings:
     """DeepSpeed builds horizontal_global_attention only for bidirectional patterns and raises ValueError on every rank
     for unidirectional ones, which are the default. The causal mask is applied to both.
 
@@ -163,54 +146,46 @@ def horizontal_global_attention_needs_bidirectional(
         sparsity_config: {horizontal_global_attention: true}
     """
     settings = sparsity_config or {}
-    if not {"sparse_fixed", "sparse_variable"} & set(attention_config):
-        return None
-    if not settings.get("horizontal_global_attention") or settings.get("attention") == "bidirectional":
-        return None
-    what = "horizontal_global_attention (true) needs attention: bidirectional"
-    advice = "set attention: bidirectional in the same section; the causal mask is applied regardless"
-    return refuse(what, advice, ABOUT_PATTERN)
+    asked = settings.get("horizontal_global_attention") and {"sparse_fixed", "sparse_variable"} & set(attention_config)
+    if asked and settings.get("attention") != "bidirectional":
+        what = "horizontal_global_attention (true) needs attention: bidirectional"
+        advice = "set attention: bidirectional in the same section; the causal mask is applied regardless"
+        yield refuse(what, advice, ABOUT_PATTERN)
 
 
 @check
 def sparse_attention_mode_matches_layers(
     attention_config: Sequence[str], sparse_attention__mode: str, written: Collection[str], sections: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """sparse_attention.mode names the pattern of all sparse layers, attention_config the pattern of each layer. If they
     differ, DeepSpeed's section and GPT-NeoX's list describe two models, and only one of the two would be trained.
 
         attention_config: [[["local"], "all"]]
         sparse_attention: {mode: bigbird}
     """
-    kinds = _sparse_layers(attention_config)
-    if SECTION not in sections or f"{SECTION}.mode" not in written or not kinds:
-        return None
-    named = KIND_OF_MODE[sparse_attention__mode]
-    if kinds[0] == named:
-        return None
-    what = f"{SECTION}.mode ({sparse_attention__mode}) and attention_config ({kinds[0]}) select different patterns"
-    advice = f"use {named} in attention_config, or remove {SECTION}.mode"
-    return refuse(what, advice, about=["attention_config", f"{SECTION}.mode"])
+    kind, named = next(_sparse_layers(attention_config), None), KIND_OF_MODE[sparse_attention__mode]
+    if SECTION in sections and f"{SECTION}.mode" in written and kind not in (None, named):
+        what = f"{SECTION}.mode ({sparse_attention__mode}) and attention_config ({kind}) select different patterns"
+        yield refuse(what, f"use {named} in attention_config, or remove {SECTION}.mode")
 
 
 @check
 def sparse_attention_has_sparse_layers(
     attention_config: Sequence[str], sparse_attention__mode: str, sections: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """The sparse_attention section only describes a pattern; sparsity or attention_config selects the layers that use
     it. Without a sparse layer, the run computes full attention, at full cost in time and memory.
 
         sparse_attention: {mode: fixed}
     """
     dense = KIND_OF_MODE[sparse_attention__mode] == "global"
-    if SECTION not in sections or _sparse_layers(attention_config) or dense:
-        return None
-    what = f"{SECTION} has no effect: no layer is sparse"
-    return warn(what, f"remove {SECTION}, or add sparse layers to attention_config", about=[SECTION])
+    if SECTION in sections and not any(_sparse_layers(attention_config)) and not dense:
+        what = f"{SECTION} has no effect: no layer is sparse"
+        yield warn(what, f"remove {SECTION}, or add sparse layers to attention_config", about=[SECTION])
 
 
-def _sparse_layers(attention_config: Sequence[str]) -> list[str]:
-    return [kind for kind in attention_config if kind in SPARSE_KINDS]
+def _sparse_layers(attention_config: Sequence[str]) -> Iterator[str]:
+    return (kind for kind in attention_config if kind in SPARSE_KINDS)
 
 
 @derive
@@ -222,7 +197,7 @@ def rpe_causal(pos_emb: str, day: date) -> bool | None:
 @check
 def rpe_buckets_reach_max_distance(
     pos_emb: str, rpe_num_buckets: int, rpe_max_distance: int, rpe_causal: bool
-) -> Finding | None:
+) -> Findings:
     """With `pos_emb: rpe`, the first half of the buckets for past tokens hold one distance each, and the ranges of the
     others grow logarithmically up to rpe_max_distance. With too few buckets, or an rpe_max_distance within the first
     half, the logarithm is 0 or undefined: biases become NaN, or are looked up outside the table of biases.
@@ -233,19 +208,18 @@ def rpe_buckets_reach_max_distance(
     # The other half of the buckets is for future tokens.
     past = rpe_num_buckets if rpe_causal else rpe_num_buckets // 2
     if pos_emb != "rpe":
-        return None
+        return
     if past < 2:
         what = f"rpe_num_buckets ({rpe_num_buckets}) must be at least {2 if rpe_causal else 4}"
-        return refuse(what, "remove rpe_num_buckets to use the default of 32", about=["rpe_num_buckets"])
-    if rpe_max_distance <= past // 2:
+        yield refuse(what, "remove rpe_num_buckets to use the default of 32", about=["rpe_num_buckets"])
+    elif rpe_max_distance <= past // 2:
         share = 2 if rpe_causal else 4
         limit = f"rpe_num_buckets ({rpe_num_buckets}) // {share} = {past // 2}"
         what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit}"
         advice = f"set rpe_max_distance to {past // 2 + 1} or more"
         if (most := share * rpe_max_distance - 1) >= share:
             advice += f", or rpe_num_buckets to {most} or less"
-        return refuse(what, advice, about=["rpe_max_distance"])
-    return None
+        yield refuse(what, advice, about=["rpe_max_distance"])
 
 
 @check
@@ -255,7 +229,7 @@ def rpe_excludes_partition_activations_with_zero_2(
     checkpoint_activations: bool | str,
     partition_activations: bool,
     model_parallel_size: int,
-) -> Finding | None:
+) -> Findings:
     """Partitioned activations must be equal on all tensor parallel ranks, because each rank keeps one slice of them.
     Each rank has the relative position bias of its own heads, so the biases differ: after the gather, every rank would
     compute with a mixture of all ranks' biases.
@@ -267,39 +241,35 @@ def rpe_excludes_partition_activations_with_zero_2(
         model_parallel_size: 2
     """
     shared = checkpoint_activations is True and partition_activations and model_parallel_size > 1
-    if not (pos_emb == "rpe" and shared and zero_optimization__stage in (2, 3)):
-        return None
-    return refuse(
-        f"pos_emb (rpe) and partition_activations cannot be combined with ZeRO stage {zero_optimization__stage}",
-        "set partition_activations to false, or zero_optimization.stage to 0 or 1",
-        about=["pos_emb", "zero_optimization.stage", "partition_activations"],
-    )
+    if pos_emb == "rpe" and shared and zero_optimization__stage in (2, 3):
+        yield refuse(
+            f"pos_emb (rpe) and partition_activations cannot be combined with ZeRO stage {zero_optimization__stage}",
+            "set partition_activations to false, or zero_optimization.stage to 0 or 1",
+            about=["pos_emb", "zero_optimization.stage", "partition_activations"],
+        )
 
 
 @check
-def window_pattern_covers_every_layer(
-    window_attn_skip_freq: int | Sequence[int] | None, num_layers: int
-) -> Finding | None:
+def window_pattern_covers_every_layer(window_attn_skip_freq: int | Sequence[int] | None, num_layers: int) -> Findings:
     """A list in window_attn_skip_freq has one number for each layer. With a different length, a layer would have no
     entry, or an entry would have no layer, and the trained model would not be the one that the list describes.
 
         sliding_window_width: 8
         window_attn_skip_freq: [1, 0]
     """
-    if not isinstance(window_attn_skip_freq, Sequence) or len(window_attn_skip_freq) == num_layers:
-        return None
-    what = f"the length of window_attn_skip_freq ({len(window_attn_skip_freq)}) must equal num_layers ({num_layers})"
-    advice = (
-        "write 1 (window) or 0 (no window) for each layer, or a single number N to leave every N-th layer "
-        "without a window"
-    )
-    return refuse(what, advice, about=["window_attn_skip_freq", "num_layers"])
+    if isinstance(window_attn_skip_freq, Sequence) and len(window_attn_skip_freq) != num_layers:
+        count = len(window_attn_skip_freq)
+        yield refuse(
+            f"the length of window_attn_skip_freq ({count}) must equal num_layers ({num_layers})",
+            "write 1 (window) or 0 (no window) for each layer, or a single number N to leave every N-th layer without "
+            "a window",
+        )
 
 
 @check
 def shared_layers_exclude_window_pattern(
     window_attn_skip_freq: int | Sequence[int] | None, num_unique_layers: int | None, num_layers: int
-) -> Finding | None:
+) -> Findings:
     """Layers that share their weights are one layer that is used several times, with one attention mask. Of the
     layers that share weights, either all or none can have a window.
 
@@ -307,23 +277,21 @@ def shared_layers_exclude_window_pattern(
         sliding_window_width: 8
         window_attn_skip_freq: 4
     """
-    if window_attn_skip_freq is None or num_unique_layers in (None, num_layers):
-        return None
-    what = "window_attn_skip_freq and num_unique_layers cannot be combined"
-    return refuse(what, "remove one of them", about=["window_attn_skip_freq", "num_unique_layers"])
+    if window_attn_skip_freq is not None and num_unique_layers not in (None, num_layers):
+        what = "window_attn_skip_freq and num_unique_layers cannot be combined"
+        yield refuse(what, "remove one of them", about=["window_attn_skip_freq", "num_unique_layers"])
 
 
 @check
 def attn_logit_softcapping_excludes_flash_layers(
     attn_logit_softcapping: float | None, attention_config: Sequence[str]
-) -> Finding | None:
+) -> Findings:
     """`flash` layers always use torch's fused kernels, which cannot bound the scores. `global` layers use
     flex_attention on a GPU, or store the scores.
 
         attn_logit_softcapping: 50
         attention_config: [[["flash"], "all"]]
     """
-    if attn_logit_softcapping is None or "flash" not in attention_config:
-        return None
-    what = f"attn_logit_softcapping ({attn_logit_softcapping}) cannot be combined with flash layers"
-    return refuse(what, "use global layers in attention_config", about=["attn_logit_softcapping", "attention_config"])
+    if attn_logit_softcapping is not None and "flash" in attention_config:
+        what = f"attn_logit_softcapping ({attn_logit_softcapping}) cannot be combined with flash layers"
+        yield refuse(what, "use global layers in attention_config")

@@ -14,7 +14,7 @@ from neoxargs.base.problems import listed
 from neoxargs.facts.batch_sizes import PARTS, PHASES, RAMP, BatchSizes, begins_of_phases
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.facts.mistakes import Mistakes
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse, refuse_phases, warn
+from neoxargs.resolve.rules.rule import Contradiction, Findings, check, derives, refuse, refuse_phases, warn
 from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed_value, ignored
 
@@ -67,23 +67,22 @@ def batch_sizes_agree(  # noqa: PLR0913, PLR0917 - the terms of the equation
 
 
 @check
-def gas_accumulated_nothing_in_gpt_neox(gas: int, written: Collection[str]) -> Finding | None:
+def gas_accumulated_nothing_in_gpt_neox(gas: int, written: Collection[str]) -> Findings:
     """GPT-NeoX replaces gas with gradient_accumulation_steps, which is 1 if it is not set. A run that sets only gas
     accumulates here, but did not in GPT-NeoX: its batch becomes larger, with the same learning rate.
 
         gas: 4
     """
-    if gas == 1 or "gas" not in written or not {STEPS, TOTAL}.isdisjoint(written):
-        return None
-    what = f"gas ({gas}) sets {STEPS}, but GPT-NeoX ignored gas and did not accumulate gradients"
-    advice = f"set {STEPS}: {gas} instead, or remove gas to keep GPT-NeoX's batch size"
-    return warn(what, advice, about=["gas"])
+    if gas != 1 and "gas" in written and {STEPS, TOTAL}.isdisjoint(written):
+        what = f"gas ({gas}) sets {STEPS}, but GPT-NeoX ignored gas and did not accumulate gradients"
+        advice = f"set {STEPS}: {gas} instead, or remove gas to keep GPT-NeoX's batch size"
+        yield warn(what, advice)
 
 
 @check
 def batch_ramp_has_whole_micro_batches(
     rampup_batch_size: Sequence[int] | None, train_batch_size: int, gradient_accumulation_steps: int
-) -> Finding | None:
+) -> Findings:
     """A ramp is [start, increment, samples]: the batch grows from start to train_batch_size by equal increments, and
     each batch consists of whole micro batches on every data parallel rank. With other numbers, Megatron-LM stops on
     every rank, some of them only when the batch grows.
@@ -93,24 +92,26 @@ def batch_ramp_has_whole_micro_batches(
         rampup_batch_size: [15, 10, 1000]
     """
     if rampup_batch_size is None:
-        return None
+        return
     given, about = f"{RAMP} ({list(rampup_batch_size)})", [RAMP, TOTAL]
     if len(rampup_batch_size) != len(PARTS):
         what = f"{given} must be a list of {len(PARTS)} numbers: {listed(PARTS, 'and')}"
-        return refuse(what, f"write {RAMP}: [{', '.join(PARTS)}]", about=about)
+        yield refuse(what, f"write {RAMP}: [{', '.join(PARTS)}]", about=about)
+        return
     start, increment, samples = rampup_batch_size
     unit = train_batch_size // gradient_accumulation_steps
     if start >= train_batch_size:
         what = f"{given} starts with {start} samples, and must start below {TOTAL} ({train_batch_size})"
-        return refuse(what, f"start with fewer samples, or remove {RAMP}", about=about)
-    if not start % unit and not increment % unit and not (train_batch_size - start) % increment:
-        return None
-    if gradient_accumulation_steps == 1:
-        what = f"{given} needs batches of whole micro batches on every rank, and {TOTAL} ({train_batch_size}) has one"
-        return refuse(what, f"set a smaller {MICRO}, or remove {RAMP}", about=[*about, MICRO])
-    what = f"{given} must reach {TOTAL} ({train_batch_size}) in equal steps, by multiples of {MICRO} x {RANKS} ({unit})"
-    ramp = [*_nearest_ramp(start, increment, train_batch_size, unit), samples]
-    return refuse(what, f"set {RAMP} to {ramp}", about=[*about, MICRO])
+        yield refuse(what, f"start with fewer samples, or remove {RAMP}", about=about)
+    elif start % unit or increment % unit or (train_batch_size - start) % increment:
+        total = f"{TOTAL} ({train_batch_size})"
+        if gradient_accumulation_steps == 1:
+            what = f"{given} needs batches of whole micro batches on every rank, and {total} has one"
+            hint = f"set a smaller {MICRO}, or remove {RAMP}"
+        else:
+            what = f"{given} must reach {total} in equal steps, by multiples of {MICRO} x {RANKS} ({unit})"
+            hint = f"set {RAMP} to {[*_nearest_ramp(start, increment, train_batch_size, unit), samples]}"
+        yield refuse(what, hint, about=[*about, MICRO])
 
 
 def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[int, int]:
@@ -125,7 +126,7 @@ def _nearest_ramp(start: int, increment: int, total: int, unit: int) -> tuple[in
 def batch_phases_have_whole_micro_batches(
     batch_size_schedule: Sequence[Any] | None, rampup_batch_size: Sequence[int] | None, train_batch_size: int,
     gradient_accumulation_steps: int, seq_length: int,
-) -> list[Finding]:  # fmt: skip
+) -> Findings:  # fmt: skip
     """batch_size_schedule lists the sizes of the batch in their order, up to train_batch_size, and each batch consists
     of whole micro batches on every data parallel rank.
 
@@ -135,15 +136,14 @@ def batch_phases_have_whole_micro_batches(
     """
     if batch_size_schedule is not None and rampup_batch_size is not None:
         what = f"{PHASES} and {RAMP} both set the sizes of the batch"
-        return [refuse(what, "remove one of them", about=[PHASES, RAMP])]
-    unit = train_batch_size // gradient_accumulation_steps
+        yield refuse(what, "remove one of them", about=[PHASES, RAMP])
+        return
 
     def parse() -> None:
-        _require_whole_micro_batches(
-            [size for _, size in begins_of_phases(batch_size_schedule or (), seq_length)], train_batch_size, unit
-        )
+        sizes = [size for _, size in begins_of_phases(batch_size_schedule or (), seq_length)]
+        _require_whole_micro_batches(sizes, train_batch_size, train_batch_size // gradient_accumulation_steps)
 
-    return refuse_phases(PHASES, batch_size_schedule, parse)
+    yield from refuse_phases(PHASES, batch_size_schedule, parse)
 
 
 def _require_whole_micro_batches(sizes: Sequence[int], train_batch_size: int, unit: int) -> None:
@@ -172,7 +172,7 @@ def _sizes_and_name(
 def batch_ramp_ends_before_the_run(
     rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None, train_batch_size: int,
     seq_length: int, train_iters: int, written: Collection[str],
-) -> Finding | None:  # fmt: skip
+) -> Findings:  # fmt: skip
     """A ramp is for the beginning of a run. If the run ends before it, no batch has train_batch_size samples, for which
     the learning rate was chosen; that happens when a run is shortened, or when samples are taken for iterations.
 
@@ -181,21 +181,20 @@ def batch_ramp_ends_before_the_run(
         rampup_batch_size: [16, 16, 10000]
     """
     sizes, name = _sizes_and_name(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-    if not sizes.changes or sizes.of_iteration(train_iters - 1) == sizes.last:
-        return None
-    reached, samples = sizes.of_iteration(train_iters - 1), sizes.samples_after(train_iters)
-    what = f"the run ends before the ramp of the batch: its {train_iters} iterations read {samples} samples, and "
-    what += f"{name} reaches {train_batch_size} after {sizes.begins[-1][0]}; the last batch has {reached} samples"
-    end = f"the last number of {RAMP}" if name == RAMP else "the last until"
-    hint = f"set {end} to less than {samples}{' samples' * (name != RAMP)}, or increase train_iters"
-    return warn(what, hint, about=[name, *(name for name in LENGTH if name in written)])
+    if sizes.changes and sizes.of_iteration(train_iters - 1) != sizes.last:
+        reached, samples = sizes.of_iteration(train_iters - 1), sizes.samples_after(train_iters)
+        what = f"the run ends before the ramp of the batch: its {train_iters} iterations read {samples} samples, and "
+        what += f"{name} reaches {train_batch_size} after {sizes.begins[-1][0]}; the last batch has {reached} samples"
+        end = f"the last number of {RAMP}" if name == RAMP else "the last until"
+        hint = f"set {end} to less than {samples}{' samples' * (name != RAMP)}, or increase train_iters"
+        yield warn(what, hint, about=[name, *(name for name in LENGTH if name in written)])
 
 
 @check
 def batch_ramp_keeps_the_pipeline_busy(
     rampup_batch_size: Sequence[int] | None, batch_size_schedule: Sequence[Any] | None, train_batch_size: int,
     seq_length: int, gradient_accumulation_steps: int, pipe_parallel_size: int, train_iters: int,
-) -> Finding | None:  # fmt: skip
+) -> Findings:  # fmt: skip
     """A step of a pipeline with p stages and m micro batches takes as long as m + p - 1 micro batches. The small
     batches of a ramp have few micro batches and make many steps, so that a long ramp can take much more time than the
     same samples in full batches.
@@ -208,19 +207,17 @@ def batch_ramp_keeps_the_pipeline_busy(
     """
     sizes, name = _sizes_and_name(train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     if not sizes.changes or pipe_parallel_size < 2:
-        return None
+        return
     unit, fill = train_batch_size // gradient_accumulation_steps, pipe_parallel_size - 1
     time = sum(count * (size // unit + fill) for size, count in sizes.iterations_by_size(train_iters).items())
     full = sizes.samples_after(train_iters) / train_batch_size * (gradient_accumulation_steps + fill)
-    if time / full - 1 < LONGER:
-        return None
-    what = f"{name} makes the run about {time / full - 1:.0%} longer than full batches would, because the "
-    what += f"{pipe_parallel_size} pipeline stages wait in small batches: the first have {sizes.first // unit} micro "
-    what += f"batch{'es' * (sizes.first > unit)}"
-    start = max(2 * pipe_parallel_size * unit, 2 * sizes.first)
-    larger = f"start with a larger batch, such as {start}, or " if start < train_batch_size else ""
-    hint = f"{larger}ramp over fewer samples"
-    return warn(what, hint, about=[name, "pipe_parallel_size"])
+    if (longer := time / full - 1) >= LONGER:
+        stages, first = f"{pipe_parallel_size} pipeline stages", f"{sizes.first // unit} micro batch"
+        what = f"{name} makes the run about {longer:.0%} longer than full batches would, because the {stages} wait in "
+        what += f"small batches: the first have {first}{'es' * (sizes.first > unit)}"
+        start = max(2 * pipe_parallel_size * unit, 2 * sizes.first)
+        larger = f"start with a larger batch, such as {start}, or " if start < train_batch_size else ""
+        yield warn(what, f"{larger}ramp over fewer samples", about=[name, "pipe_parallel_size"])
 
 
 def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, ranks: int) -> tuple[int, int, int]:

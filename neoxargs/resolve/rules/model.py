@@ -10,14 +10,8 @@ from typing import Any
 from neoxargs.base.problems import did_you_mean
 from neoxargs.base.record import replace
 from neoxargs.facts.layer_kinds import RECURRENT
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.shared_findings import (
-    divisible_by,
-    fitting_heads,
-    multiple_of,
-    nearest,
-    set_hidden_size,
-)
+from neoxargs.resolve.rules.rule import Contradiction, Findings, check, derive, derives, refuse
+from neoxargs.resolve.rules.shared_findings import divisible_by, fitting_heads, multiple_of, nearest, set_hidden_size
 from neoxargs.resolve.rules.synonyms import Default
 
 #: The kinds of layers in `attention_config`.
@@ -169,7 +163,7 @@ def mlp_width_given_once(
     mlp_type: str,
     exact_mlp_width: bool,
     written: Collection[str],
-) -> Finding | None:
+) -> Findings:
     """intermediate_size and expansion_factor both set the width of the MLP, and with `mlp_type: llama`,
     intermediate_size was the width of each of the three matrices. If one of these parameters were silently ignored, a
     model of a different size would be trained. The mistake would show only when the checkpoint cannot be loaded
@@ -179,58 +173,53 @@ def mlp_width_given_once(
         expansion_factor: 2
     """
     if "intermediate_size" not in written or expansion_factor is None:
-        return None
-    if mlp_type == "llama":
-        if exact_mlp_width:
-            return None
-        what = f"with mlp_type: llama, intermediate_size ({intermediate_size}) used to be the width of each of three"
-        what += " matrices"
-        advice = "to keep that width, set exact_mlp_width: true; or "
-        advice += f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false and"
-        return refuse(
-            f"{what}, but is now their total width",
-            f"{advice} activation: swiglu (or geglu, if activation is gelu)",
+        return
+    if mlp_type != "llama":
+        both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
+        about = ["intermediate_size", "expansion_factor"]
+        yield refuse(f"{both} both set the MLP width", "remove one of them", about)
+    elif not exact_mlp_width:
+        yield refuse(
+            f"with mlp_type: llama, intermediate_size ({intermediate_size}) used to be the width of each of three "
+            "matrices, but is now their total width",
+            f"to keep that width, set exact_mlp_width: true; or remove mlp_type and set intermediate_size: "
+            f"{3 * intermediate_size}, use_bias_in_mlp: false and activation: swiglu (or geglu, if activation is gelu)",
             about=["intermediate_size", "mlp_type"],
         )
-    both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
-    about = ["intermediate_size", "expansion_factor"]
-    return refuse(f"{both} both set the MLP width", "remove one of them", about=about)
 
 
 @check
-def attention_kinds_exist(attention_config: Sequence[str]) -> Finding | None:
+def attention_kinds_exist(attention_config: Sequence[str]) -> Findings:
     """Every layer must be of a kind that GPT-NeoX knows. A misspelt kind stops every rank when it builds that layer,
     after all processes have started.
 
         attention_config: [global, global, global, globl]
     """
     unknown = next((kind for kind in attention_config if kind not in LAYER_KINDS), None)
-    if unknown is None:
-        return None
-    begin = next((kind for kind in LAYER_KINDS if unknown.startswith(f"{kind}_")), unknown)  # `flash_v2`
-    advice = did_you_mean(begin, LAYER_KINDS) or f"use one of {', '.join(LAYER_KINDS)}"
-    return refuse(f"attention_config contains an unknown layer type: {unknown}", advice)
+    if unknown is not None:
+        begin = next((kind for kind in LAYER_KINDS if unknown.startswith(f"{kind}_")), unknown)  # `flash_v2`
+        advice = did_you_mean(begin, LAYER_KINDS) or f"use one of {', '.join(LAYER_KINDS)}"
+        yield refuse(f"attention_config contains an unknown layer type: {unknown}", advice)
 
 
 @check
 def heads_divide_hidden_size(
     hidden_size: int, num_attention_heads: int, head_dim: int | None, attention_config: Sequence[str]
-) -> Finding | None:
+) -> Findings:
     """Without head_dim, every attention head has hidden_size / num_attention_heads dimensions. With a remainder, an
     assertion in GPT-NeoX stops every rank when it builds the first layer.
 
         hidden_size: 66
     """
-    if head_dim is not None or all(kind in HEADLESS_KINDS for kind in attention_config):
-        return None
-    finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
-    return finding and replace(finding, advice=fitting_heads(hidden_size, num_attention_heads))
+    if head_dim is None and not all(kind in HEADLESS_KINDS for kind in attention_config):
+        for finding in multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads):
+            yield replace(finding, advice=fitting_heads(hidden_size, num_attention_heads))
 
 
 @check
 def kv_heads_divide_attention_heads(
     num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]
-) -> Finding | None:
+) -> Findings:
     """With grouped-query attention, every key and value head must serve the same number of query heads, and only
     `global` and `flash` attention supports it. Otherwise the shapes of tensors differ, and every rank stops in its
     first forward pass.
@@ -238,37 +227,37 @@ def kv_heads_divide_attention_heads(
         num_kv_heads: 3
     """
     if num_kv_heads == num_attention_heads:
-        return None
+        return
     other = next((kind for kind in attention_config if kind not in (*GROUPED_KINDS, *RECURRENT)), None)
     if other:
-        return refuse(
+        yield refuse(
             f"num_kv_heads ({num_kv_heads}) must equal num_attention_heads ({num_attention_heads}) in {other} layers",
             f"remove num_kv_heads, or use {' or '.join(GROUPED_KINDS)} layers, which support grouped-query attention",
             about=["num_attention_heads", "num_kv_heads"],
         )
-    return divisible_by("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
+    else:
+        yield from divisible_by("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
 
 
 @check
-def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Finding | None:
+def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Findings:
     """A learned position embedding has max_position_embeddings rows. A longer sequence looks up rows that do not exist:
     on a GPU, the first step fails with "device-side assert triggered", which does not name the cause.
 
         seq_length: 64
     """
-    if pos_emb != "learned" or seq_length <= max_position_embeddings:
-        return None
-    return refuse(
-        f"seq_length ({seq_length}) must be at most max_position_embeddings ({max_position_embeddings})",
-        f"set max_position_embeddings to {seq_length}, or seq_length to {max_position_embeddings}",
-        about=["seq_length", "max_position_embeddings"],
-    )
+    if pos_emb == "learned" and seq_length > max_position_embeddings:
+        yield refuse(
+            f"seq_length ({seq_length}) must be at most max_position_embeddings ({max_position_embeddings})",
+            f"set max_position_embeddings to {seq_length}, or seq_length to {max_position_embeddings}",
+            about=["seq_length", "max_position_embeddings"],
+        )
 
 
 @check
 def rotary_dims_even(
     hidden_size: int, num_attention_heads: int, head_dim: int | None, rotary_pct: float, pos_emb: str
-) -> Finding | None:
+) -> Findings:
     """Rotary position embeddings rotate the dimensions of a head in pairs; rotary_pct is the fraction that is rotated.
     With an odd number, cosines and queries have different shapes, and every rank stops in its first forward pass.
 
@@ -278,15 +267,14 @@ def rotary_dims_even(
     unequal = head_dim is None and hidden_size % num_attention_heads  # reported by heads_divide_hidden_size
     head = head_dim or hidden_size // num_attention_heads
     rotated = int(head * rotary_pct)
-    if pos_emb != "rotary" or unequal or rotated % 2 == 0:
-        return None
-    counts = f"{rotated} of each head's {head} dimensions; the number of rotated dimensions must be even"
-    what = f"rotary_pct ({rotary_pct}) rotates {counts}"
-    return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
+    if pos_emb == "rotary" and not unequal and rotated % 2:
+        what = f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; the number of rotated "
+        advice = f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}"
+        yield refuse(f"{what}dimensions must be even", advice, about=["rotary_pct"])
 
 
 @check
-def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int, pos_emb: str) -> Finding | None:
+def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int, pos_emb: str) -> Findings:
     """A sinusoidal position embedding holds as many sines as cosines. With an odd hidden_size, the position embedding
     would be one element shorter than the word embedding, and adding the two would fail on every rank in the first
     forward pass.
@@ -295,31 +283,31 @@ def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int
         hidden_size: 65
         num_attention_heads: 5
     """
-    if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
-        return None
-    what = f"hidden_size ({hidden_size}) must be even if pos_emb is sinusoidal"
-    return refuse(what, set_hidden_size(hidden_size, num_attention_heads), about=["hidden_size", "pos_emb"])
+    if pos_emb == "sinusoidal" and hidden_size % 2:
+        what = f"hidden_size ({hidden_size}) must be even if pos_emb is sinusoidal"
+        yield refuse(what, set_hidden_size(hidden_size, num_attention_heads), about=["hidden_size", "pos_emb"])
 
 
 @check
-def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | None) -> Finding | None:
+def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | None) -> Findings:
     """The model has num_unique_layers sets of layer weights, and each set is used equally often. If the division left a
     remainder, the model would not have num_layers layers.
 
         num_unique_layers: 3
     """
     if num_unique_layers is None:
-        return None
+        return
     if num_unique_layers > num_layers:
         what = f"num_unique_layers ({num_unique_layers}) must be at most num_layers ({num_layers})"
-        return refuse(what, "remove num_unique_layers to give every layer its own weights")
-    return multiple_of("num_layers", num_layers, "num_unique_layers", num_unique_layers)
+        yield refuse(what, "remove num_unique_layers to give every layer its own weights")
+    else:
+        yield from multiple_of("num_layers", num_layers, "num_unique_layers", num_unique_layers)
 
 
 @check
 def shared_layers_have_one_kind(
     attention_config: Sequence[str], num_layers: int, num_unique_layers: int | None, param_sharing_style: str
-) -> Finding | None:
+) -> Findings:
     """Layers that share their weights are one layer that is used several times, and it can only be of one kind. If
     attention_config names several kinds for it, the first would be used and the others ignored.
 
@@ -328,22 +316,21 @@ def shared_layers_have_one_kind(
         attention_config: [[["local", "global"], "all"]]
     """
     if num_unique_layers is None or num_layers % num_unique_layers or len(attention_config) != num_layers:
-        return None
+        return
     spaced, times = param_sharing_style == "spaced", num_layers // num_unique_layers
     groups = [
         attention_config[index * times : (index + 1) * times] if spaced else attention_config[index::num_unique_layers]
         for index in range(num_unique_layers)
     ]
     mixed = next((group for group in groups if len(set(group)) > 1), None)
-    if mixed is None:
-        return None
-    kinds = " and ".join(sorted(set(mixed)))
-    both = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style})"
-    return refuse(
-        f"with {both}, layers of different types would share weights: {kinds}",
-        "use one layer type in attention_config for all layers that share weights",
-        about=["attention_config", "num_unique_layers", "param_sharing_style"],
-    )
+    if mixed is not None:
+        kinds = " and ".join(sorted(set(mixed)))
+        both = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style})"
+        yield refuse(
+            f"with {both}, layers of different types would share weights: {kinds}",
+            "use one layer type in attention_config for all layers that share weights",
+            about=["attention_config", "num_unique_layers", "param_sharing_style"],
+        )
 
 
 @check
@@ -353,7 +340,7 @@ def shared_layers_exclude_recompute_with_zero_2(
     checkpoint_activations: bool | str,
     deepspeed_activation_checkpointing: bool,
     zero_optimization__stage: object,
-) -> Finding | None:
+) -> Findings:
     """ZeRO stages 2 and 3 reduce the gradient of a weight once per backward pass. A shared layer that is recomputed
     produces a gradient in a separate backward pass for each use: gradients are reduced twice or lost, and the model is
     not trained correctly.
@@ -364,20 +351,19 @@ def shared_layers_exclude_recompute_with_zero_2(
     """
     shared = num_unique_layers not in (None, num_layers) and checkpoint_activations is True
     stage = zero_optimization__stage
-    if not (shared and (stage == 3 or (stage == 2 and deepspeed_activation_checkpointing))):
-        return None
-    cause = "deepspeed_activation_checkpointing" if stage == 2 else "checkpoint_activations"
-    return refuse(
-        f"num_unique_layers ({num_unique_layers}) and {cause} cannot be combined with ZeRO stage {stage}",
-        f"set {cause} to false, or zero_optimization.stage to 0 or 1",
-        about=["num_unique_layers", cause, "zero_optimization.stage"],
-    )
+    if shared and (stage == 3 or (stage == 2 and deepspeed_activation_checkpointing)):
+        cause = "deepspeed_activation_checkpointing" if stage == 2 else "checkpoint_activations"
+        yield refuse(
+            f"num_unique_layers ({num_unique_layers}) and {cause} cannot be combined with ZeRO stage {stage}",
+            f"set {cause} to false, or zero_optimization.stage to 0 or 1",
+            about=["num_unique_layers", cause, "zero_optimization.stage"],
+        )
 
 
 @check
 def post_layernorm_residual_excludes_gpt_j_residual(
     apply_residual_connection_post_layernorm: bool, gpt_j_residual: bool
-) -> Finding | None:
+) -> Findings:
     """With gpt_j_residual, attention and MLP run in parallel and share one residual, whereas
     apply_residual_connection_post_layernorm takes each residual from the output of its own norm. One of the two would
     be ignored.
@@ -385,21 +371,19 @@ def post_layernorm_residual_excludes_gpt_j_residual(
         apply_residual_connection_post_layernorm: true
         gpt_j_residual: true
     """
-    if not (apply_residual_connection_post_layernorm and gpt_j_residual):
-        return None
-    what = "apply_residual_connection_post_layernorm and gpt_j_residual cannot be combined"
-    return refuse(what, "remove one of them")
+    if apply_residual_connection_post_layernorm and gpt_j_residual:
+        what = "apply_residual_connection_post_layernorm and gpt_j_residual cannot be combined"
+        yield refuse(what, "remove one of them")
 
 
 @check
-def gmlp_excludes_partition_activations(attention_config: Sequence[str], partition_activations: bool) -> Finding | None:
+def gmlp_excludes_partition_activations(attention_config: Sequence[str], partition_activations: bool) -> Findings:
     """A gMLP block mixes tokens along the sequence, the dimension in which partitioned activations are split across
     tensor parallel ranks. If the block were recomputed from one partition, its gradients would be wrong.
 
         partition_activations: true
         attention_config: [[["gmlp"], "all"]]
     """
-    if not partition_activations or not {"gmlp", "amlp"} & set(attention_config):
-        return None
-    what = "partition_activations cannot be combined with gmlp or amlp layers"
-    return refuse(what, "set partition_activations to false", about=["partition_activations", "attention_config"])
+    if partition_activations and {"gmlp", "amlp"} & set(attention_config):
+        what = "partition_activations cannot be combined with gmlp or amlp layers"
+        yield refuse(what, "set partition_activations to false", about=["partition_activations", "attention_config"])

@@ -8,7 +8,7 @@ from neoxargs.base.problems import listed
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.facts.optimizers import is_onebit
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
+from neoxargs.resolve.rules.rule import Contradiction, Findings, check, derives, refuse
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, ignored
 
 #: The learning rate that GPT-NeoX uses if none is set.
@@ -23,7 +23,7 @@ def is_adam(kind: str) -> bool:
 @check
 def onebit_optimizer_needs_full_gradients(
     optimizer__type: str, zero_optimization__stage: object, data_types__grad_accum_dtype: str | None, precision: str
-) -> Finding | None:
+) -> Findings:
     """1-bit optimizers communicate the compressed momentum of every weight instead of gradients, so each rank must hold
     the whole momentum. ZeRO partitions the momentum, and an fp32 gradient buffer is averaged before the optimizer
     receives the gradients: the ranks would diverge without an error.
@@ -32,42 +32,41 @@ def onebit_optimizer_needs_full_gradients(
         zero_optimization: {stage: 1}
     """
     if not is_onebit(optimizer__type):
-        return None
+        return
+    summed = data_types__grad_accum_dtype
     if zero_optimization__stage != 0:
-        return refuse(
+        yield refuse(
             f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
             " cannot be combined",
             "set zero_optimization.stage to 0; 1-bit optimizers do their own communication and do not work with ZeRO",
             about=["optimizer.type", "zero_optimization.stage"],
         )
-    summed = data_types__grad_accum_dtype
-    if precision != "fp32" and summed is not None and "32" in summed:
+    elif precision != "fp32" and summed is not None and "32" in summed:
         both = f"optimizer.type ({optimizer__type}) and data_types.grad_accum_dtype ({summed})"
-        about = ["optimizer.type", "data_types.grad_accum_dtype"]
-        what = f"{both} cannot be combined with precision ({precision})"
-        return refuse(what, "remove data_types.grad_accum_dtype", about)
-    return None
+        yield refuse(
+            f"{both} cannot be combined with precision ({precision})",
+            "remove data_types.grad_accum_dtype",
+            about=["optimizer.type", "data_types.grad_accum_dtype"],
+        )
 
 
 @check
-def spikes_need_averaged_gradients(on_spike: str, optimizer__type: str) -> Finding | None:
+def spikes_need_averaged_gradients(on_spike: str, optimizer__type: str) -> Findings:
     """on_spike judges the norms of the gradients that the optimizer receives. 1-bit optimizers average momentum instead
     of gradients, so that a spike on another rank than the first would not be seen.
 
         on_spike: warn
         optimizer: {type: OneBitAdam}
     """
-    if on_spike == "ignore" or not is_onebit(optimizer__type):
-        return None
-    what = f"on_spike ({on_spike}) cannot be combined with optimizer.type ({optimizer__type}), which averages no "
-    what += "gradients"
-    return refuse(what, "remove on_spike, or set optimizer.type: Adam", about=["on_spike", "optimizer.type"])
+    if on_spike != "ignore" and is_onebit(optimizer__type):
+        what = f"on_spike ({on_spike}) cannot be combined with optimizer.type ({optimizer__type}), which averages no "
+        yield refuse(f"{what}gradients", "remove on_spike, or set optimizer.type: Adam")
 
 
 @check
 def zero_one_adam_needs_two_replicas(
     optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int, context_parallel_size: int
-) -> Finding | None:
+) -> Findings:
     """DeepSpeed's 0/1 Adam averages its momentum over the data parallel ranks. With only one rank, 0/1 Adam drops the
     gradients of every step that does not update the variance, and the loss stops falling.
 
@@ -76,10 +75,9 @@ def zero_one_adam_needs_two_replicas(
         pipe_parallel_size: 2
     """
     ranks = gpus // ranks_of_replica(model_parallel_size, pipe_parallel_size, context_parallel_size)
-    if optimizer__type.lower() != "zerooneadam" or ranks > 1:
-        return None
-    what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks, not {ranks}"
-    return refuse(what, "set optimizer.type to Adam", about=["optimizer.type"])
+    if optimizer__type.lower() == "zerooneadam" and ranks <= 1:
+        what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks, not {ranks}"
+        yield refuse(what, "set optimizer.type to Adam", about=["optimizer.type"])
 
 
 def accepts_param(kind: str, parameter: str) -> bool:
@@ -184,7 +182,7 @@ def weight_decay_that_changes_has_two_ends(
     end_weight_decay: float | None,
     weight_decay: float,
     scheduler__type: str | None,
-) -> Finding | None:
+) -> Findings:
     """With weight_decay_incr_style linear or cosine, the weight decay goes from start_weight_decay to end_weight_decay.
     train.py changes it together with its own learning rate, for the weights to which weight_decay applies.
 
@@ -193,20 +191,18 @@ def weight_decay_that_changes_has_two_ends(
     """
     style = "weight_decay_incr_style"
     if weight_decay_incr_style == "constant":
-        return None
+        return
     ends = {"start_weight_decay": start_weight_decay, "end_weight_decay": end_weight_decay}
     if missing := [name for name, value in ends.items() if value is None]:
         what = f"with {style} {weight_decay_incr_style}, {listed(missing, 'and')} must be set"
-        return refuse(what, f"set {listed(missing, 'and')}, or {style} to constant", about=[style])
-    if scheduler__type is not None:
+        yield refuse(what, f"set {listed(missing, 'and')}, or {style} to constant", about=[style])
+    elif scheduler__type is not None:
         what = f"{style} {weight_decay_incr_style} cannot be combined with scheduler.type ({scheduler__type})"
-        return refuse(what, "remove scheduler.type, and set lr_decay_style", about=[style, "scheduler.type"])
-    if not weight_decay and any(ends.values()):
+        yield refuse(what, "remove scheduler.type, and set lr_decay_style", about=[style, "scheduler.type"])
+    elif not weight_decay and any(ends.values()):
         what = f"{style} {weight_decay_incr_style} needs a weight_decay above 0: with 0, no weight has any decay"
-        return refuse(
-            what, f"set weight_decay to {end_weight_decay or start_weight_decay:g}", about=[style, "weight_decay"]
-        )
-    return None
+        advice = f"set weight_decay to {end_weight_decay or start_weight_decay:g}"
+        yield refuse(what, advice, about=[style, "weight_decay"])
 
 
 @derives("gradient_clipping", "clip_grad")
@@ -217,19 +213,15 @@ def clipping(
     default: Default,
 ) -> dict[str, float]:
     """gradient_clipping, clip_grad and the retired optimizer.params.max_grad_norm are the same setting"""
-    norm = agreed_value(
-        {
-            "gradient_clipping": gradient_clipping,
-            "clip_grad": clip_grad,
-            "optimizer.params.max_grad_norm": optimizer__params__max_grad_norm,
-        }
-    )
+    names = ("gradient_clipping", "clip_grad", "optimizer.params.max_grad_norm")
+    values = (gradient_clipping, clip_grad, optimizer__params__max_grad_norm)
+    norm = agreed_value(dict(zip(names, values, strict=True)))
     norm = default("gradient_clipping") if norm is None else norm
     return {"gradient_clipping": norm, "clip_grad": norm}
 
 
 @check
-def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[str]) -> Finding | None:
+def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[str]) -> Findings:
     """optimizer.params is passed to the constructor of the optimizer. A key that the constructor does not accept raises
     TypeError on every rank. If the constructor accepts any key, the key has no effect.
 
@@ -239,7 +231,7 @@ def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[st
 
 
 @check
-def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collection[str]) -> Finding | None:
+def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collection[str]) -> Findings:
     """scheduler.params is passed to the constructor of DeepSpeed's schedule. A key that the constructor does not accept
     raises TypeError on every rank when the engine is built.
 
@@ -248,24 +240,19 @@ def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collec
     return _param_of_another_type("scheduler", scheduler__type, written)
 
 
-def _param_of_another_type(section: str, kind: str | None, written: Collection[str]) -> Finding | None:
+def _param_of_another_type(section: str, kind: str | None, written: Collection[str]) -> Findings:
     """Refuse the first `section.params` key that is set and that other types read, but not this one."""
     prefix = f"{section}.params."
     params = sorted(name for name in written if name.startswith(prefix))
     if kind is None or not params:
-        return None
-    types = {t for name, p in REGISTRY.parameters.items() if name.startswith(prefix) for t in p.used_by_types}
+        return
+    known = [parameter for name, parameter in REGISTRY.parameters.items() if name.startswith(prefix)]
+    types = {each for parameter in known for each in parameter.used_by_types}
     # A plugin's optimizer, or one of torch's without a list of settings: nothing is known about its keys.
     if kind.lower() not in types:
-        return None
-    for name in params:
-        parameter = REGISTRY.parameters[name]
-        if kind.lower() not in (parameter.used_by_types or types):
-            own = [
-                p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
-            ]
-            what = f"{section}.type ({kind}) does not accept {name}"
-            advice = f"remove {name.rpartition('.')[2]}, or unset it with --set {name}=auto; "
-            advice += f"{kind} accepts {listed(own, 'and')}"
-            return refuse(what, advice, about=[f"{section}.type", name])
-    return None
+        return
+    own = [parameter for parameter in known if kind.lower() in (parameter.used_by_types or types)]
+    if name := next((name for name in params if REGISTRY.parameters[name] not in own), None):
+        advice = f"remove {name.rpartition('.')[2]}, or unset it with --set {name}=auto; "
+        advice += f"{kind} accepts {listed([parameter.attribute for parameter in own], 'and')}"
+        yield refuse(f"{section}.type ({kind}) does not accept {name}", advice, about=[f"{section}.type", name])

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from neoxargs.facts.model import GATED
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
+from neoxargs.resolve.rules.rule import (
+    Contradiction,
+    Findings,
+    check,
+    derive,
+    derives,
+    refuse,
+    true_names,
+    warn,
+)
 from neoxargs.resolve.rules.synonyms import Default, agreed_value, synonyms
 from neoxargs.resolve.rules.usual import USUAL
 
@@ -54,7 +63,7 @@ def precision_given_once(
 @check
 def precision_sections_set_enabled(
     precision: str, sections: Collection[str], written: Collection[str], auto: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """In DeepSpeed's JSON, a section fp16 or bf16 without `enabled` is off. Such a section shows that the run should
     train in that precision, but it would train in fp32, with twice the memory and at a fraction of the speed.
 
@@ -63,16 +72,13 @@ def precision_sections_set_enabled(
     for name, section in SECTION_OF_PRECISION.items():
         key = f"{section}.enabled"
         if section in sections and name != precision and "precision" not in written and key not in (*written, *auto):
-            return refuse(
-                f"the {section} section has no effect: {key} is not set, and precision is {precision}",
-                f"set {key} to true, or remove the section",
-                about=[section, key, "precision"],
-            )
-    return None
+            what = f"the {section} section has no effect: {key} is not set, and precision is {precision}"
+            yield refuse(what, f"set {key} to true, or remove the section", about=[section, key, "precision"])
+            return
 
 
-window = synonyms("loss_scale_window", "fp16.loss_scale_window")
-hysteresis = synonyms("hysteresis", "fp16.hysteresis")
+synonyms("loss_scale_window", "fp16.loss_scale_window")
+synonyms("hysteresis", "fp16.hysteresis")
 
 
 @derives("min_scale", "fp16.min_loss_scale")
@@ -116,23 +122,20 @@ def communication_data_type(fp32_allreduce: bool) -> str | None:
 
 
 @check
-def fp16_cross_entropy_needs_fp16(fp16_lm_cross_entropy: bool, precision: str) -> Finding | None:
+def fp16_cross_entropy_needs_fp16(fp16_lm_cross_entropy: bool, precision: str) -> Findings:
     """fp16_lm_cross_entropy computes the loss in fp16, which requires fp16 logits. With another precision, an assertion
     in GPT-NeoX stops every rank in the first forward pass.
 
         precision: bfloat16
         fp16_lm_cross_entropy: true
     """
-    if not fp16_lm_cross_entropy or precision == "fp16":
-        return None
-    what = f"fp16_lm_cross_entropy (true) needs precision: fp16, but precision is {precision}"
-    return refuse(what, "remove fp16_lm_cross_entropy, or set precision to fp16")
+    if fp16_lm_cross_entropy and precision != "fp16":
+        what = f"fp16_lm_cross_entropy (true) needs precision: fp16, but precision is {precision}"
+        yield refuse(what, "remove fp16_lm_cross_entropy, or set precision to fp16")
 
 
 @check
-def amp_excludes_precision_and_zero(
-    amp__enabled: bool, precision: str, zero_optimization__stage: object
-) -> Finding | None:
+def amp_excludes_precision_and_zero(amp__enabled: bool, precision: str, zero_optimization__stage: object) -> Findings:
     """Apex's mixed precision casts the model and wraps the optimizer, and so do DeepSpeed's fp16 and ZeRO. With both,
     an assertion in DeepSpeed stops every rank when the engine is built.
 
@@ -140,14 +143,13 @@ def amp_excludes_precision_and_zero(
         zero_optimization: {stage: 1}
     """
     if not amp__enabled:
-        return None
+        return
     if precision != "fp32":
         what = f"amp.enabled and precision ({precision}) cannot be combined"
-        return refuse(what, "remove amp, or set precision to fp32", about=["amp.enabled", "precision"])
-    if zero_optimization__stage != 0:
+        yield refuse(what, "remove amp, or set precision to fp32", about=["amp.enabled", "precision"])
+    elif zero_optimization__stage != 0:
         what = f"amp.enabled and zero_optimization.stage ({zero_optimization__stage}) cannot be combined"
-        return refuse(what, "remove amp, and set precision to fp16", about=["amp.enabled", "zero_optimization.stage"])
-    return None
+        yield refuse(what, "remove amp, and set precision to fp16", about=["amp.enabled", "zero_optimization.stage"])
 
 
 @check
@@ -156,25 +158,23 @@ def sixteen_bit_master_weights_need_zero(
     bf16__bf16_master_weights_and_grads: bool,
     bf16__bf16_optimizer_states: bool,
     zero_optimization__stage: object,
-) -> Finding | None:
+) -> Findings:
     """Only ZeRO (stages 1 to 3) can keep master weights and optimizer states in 16 bits. With stage 0, DeepSpeed keeps
     them in fp32, and the run needs more memory than planned.
 
         bf16: {enabled: true, bf16_master_weights_and_grads: true}
     """
-    asked = {
-        "fp16.fp16_master_weights_and_grads": fp16__fp16_master_weights_and_grads,
-        "bf16.bf16_master_weights_and_grads": bf16__bf16_master_weights_and_grads,
-    }
-    for name, on in asked.items():
-        if on and zero_optimization__stage == 0:
-            what = f"{name} needs zero_optimization.stage 1, 2 or 3"
-            return refuse(what, "set zero_optimization.stage to 1", about=[name, "zero_optimization.stage"])
-    if bf16__bf16_optimizer_states and not bf16__bf16_master_weights_and_grads:
+    asked = true_names(
+        fp16__fp16_master_weights_and_grads=fp16__fp16_master_weights_and_grads,
+        bf16__bf16_master_weights_and_grads=bf16__bf16_master_weights_and_grads,
+    )
+    if asked and zero_optimization__stage == 0:
+        what = f"{asked[0]} needs zero_optimization.stage 1, 2 or 3"
+        yield refuse(what, "set zero_optimization.stage to 1", about=[asked[0], "zero_optimization.stage"])
+    elif bf16__bf16_optimizer_states and not bf16__bf16_master_weights_and_grads:
         what = "bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads"
         about = ["bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"]
-        return refuse(what, "set bf16.bf16_master_weights_and_grads to true", about)
-    return None
+        yield refuse(what, "set bf16.bf16_master_weights_and_grads to true", about)
 
 
 #: Bits after the binary point of a weight's significand.
@@ -188,7 +188,7 @@ def steps_move_the_weights(
     lr: float,
     init_method_std: float,
     optimizer__type: str,
-) -> Finding | None:
+) -> Findings:
     """A step of Adam changes a weight by about the learning rate. If the weights are kept in 16 bits, a change below
     half of the distance to the next number is rounded away, and the weight never moves
     (https://github.com/meta-pytorch/torchtune/issues/2254, https://github.com/pytorch/ao/pull/1124).
@@ -203,12 +203,12 @@ def steps_move_the_weights(
         if on and "adam" in optimizer__type.lower() and 0 < lr < least:
             what = f"lr ({lr:g}) is too small for weights in 16 bits ({name}): at the usual size of a weight, "
             what += f"init_method_std ({init_method_std:g}), changes below {least:.1g} are rounded away"
-            return warn(what, f"set {name} to false", [name, "lr"])
-    return None
+            yield warn(what, f"set {name} to false", [name, "lr"])
+            return
 
 
 @check
-def fp16_suits_the_model(precision: str, finetune: bool, lora__rank: int, norm: str, activation: str) -> Finding | None:
+def fp16_suits_the_model(precision: str, finetune: bool, lora__rank: int, norm: str, activation: str) -> Findings:
     """Models with RMSNorm and a gated MLP (LLaMA, Mistral, Qwen, Gemma) were trained in bf16. Their activations can be
     larger than 65504, the largest number of fp16: finetuned in fp16, the loss becomes NaN or 0
     (https://github.com/declare-lab/flan-alpaca/issues/19, https://github.com/openvla/openvla/issues/30).
@@ -219,11 +219,13 @@ def fp16_suits_the_model(precision: str, finetune: bool, lora__rank: int, norm: 
         norm: rmsnorm
         activation: swiglu
     """
-    pretrained = finetune or lora__rank
-    if precision != "fp16" or not pretrained or norm != "rmsnorm" or activation not in GATED:
-        return None
-    what = f"precision (fp16) with a pretrained model of {norm} and {activation}, which was probably trained in bf16: "
-    return warn(what + "its activations can exceed fp16", "set precision to bfloat16", ["precision"])
+    if precision == "fp16" and (finetune or lora__rank) and norm == "rmsnorm" and activation in GATED:
+        yield warn(
+            f"precision (fp16) with a pretrained model of {norm} and {activation}, which was probably trained in bf16: "
+            "its activations can exceed fp16",
+            "set precision to bfloat16",
+            about=["precision"],
+        )
 
 
 #: A dynamic loss scale usually settles between these powers of 2.
@@ -233,9 +235,7 @@ SMALLEST_FIXED = 64
 
 
 @check
-def fixed_loss_scale_lifts_gradients(
-    precision: str, fp16__loss_scale: float, written: Collection[str]
-) -> Finding | None:
+def fixed_loss_scale_lifts_gradients(precision: str, fp16__loss_scale: float, written: Collection[str]) -> Findings:
     """A loss scale multiplies the gradients, most of which are otherwise below the smallest number of fp16, 6e-8, and
     become 0. Usual fixed scales are 128 to 32768 (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740, 3.2). A
     scale of 1 scales nothing, and 12 or 16 are probably meant as powers of 2, which only initial_scale_power is
@@ -244,11 +244,10 @@ def fixed_loss_scale_lifts_gradients(
         precision: fp16
         fp16: {enabled: true, loss_scale: 16}
     """
-    if precision != "fp16" or not 0 < fp16__loss_scale < SMALLEST_FIXED:
-        return None
-    name = next((name for name in ("fp16.loss_scale", "loss_scale") if name in written), "fp16.loss_scale")
-    what = f"{name} ({fp16__loss_scale:g}) is a fixed loss scale that is too small for most gradients in fp16"
-    return warn(what, f"remove {name} for a dynamic loss scale, or set it to 1024", [name])
+    if precision == "fp16" and 0 < fp16__loss_scale < SMALLEST_FIXED:
+        name = next((name for name in ("fp16.loss_scale", "loss_scale") if name in written), "fp16.loss_scale")
+        what = f"{name} ({fp16__loss_scale:g}) is a fixed loss scale that is too small for most gradients in fp16"
+        yield warn(what, f"remove {name} for a dynamic loss scale, or set it to 1024", [name])
 
 
 @check
@@ -259,7 +258,7 @@ def loss_scale_settles_early(
     fp16__loss_scale_window: int,
     train_iters: int,
     written: Collection[str],
-) -> Finding | None:
+) -> Findings:
     """A dynamic loss scale begins at 2 to the power of initial_scale_power. Each step that overflows is skipped, and
     halves it, until it is about 65536 or less; it doubles after loss_scale_window steps without an overflow. In a short
     run, a high start skips a large part of the steps, and from a low start, a long window never reaches a scale at
@@ -272,39 +271,36 @@ def loss_scale_settles_early(
     power, (low, high) = fp16__initial_scale_power, USUAL_POWERS
     names = ["fp16.initial_scale_power", "train_iters"]
     if precision != "fp16" or fp16__loss_scale or names[0] not in written:
-        return None
+        return
     if 10 * (power - high) > train_iters > 0 and power <= USUAL[names[0]].most:
         what = f"with {names[0]} ({power}), about {power - high} of {train_iters} iterations are skipped until the "
-        return warn(f"{what}loss scale has fallen to {2**high}", f"set {names[0]} to {high}", names)
-    if power < low and fp16__loss_scale_window >= train_iters > 0:
+        yield warn(f"{what}loss scale has fallen to {2**high}", f"set {names[0]} to {high}", names)
+    elif power < low and fp16__loss_scale_window >= train_iters > 0:
         window = f"fp16.loss_scale_window ({fp16__loss_scale_window})"
         what = f"with {names[0]} ({power}) and {window}, the loss scale is at most {2**power} in all {train_iters} "
-        return warn(f"{what}iterations", f"set {names[0]} to {high}", [*names, "fp16.loss_scale_window"])
-    return None
+        yield warn(f"{what}iterations", f"set {names[0]} to {high}", [*names, "fp16.loss_scale_window"])
 
 
 @check
-def skipped_spikes_need_no_loss_scale(on_spike: str, precision: str) -> Finding | None:
+def skipped_spikes_need_no_loss_scale(on_spike: str, precision: str) -> Findings:
     """In fp16, DeepSpeed lowers the loss scale after every step that is skipped, so a step that is skipped because its
     loss or gradient stands out would change how the next ones are computed.
 
         on_spike: skip
         precision: fp16
     """
-    if on_spike not in ("skip", "skip_samples") or precision != "fp16":
-        return None
-    what = f"on_spike ({on_spike}) cannot be combined with precision (fp16): a skipped step lowers the loss scale"
-    return refuse(what, "set precision: bfloat16, or on_spike: warn", about=["on_spike", "precision"])
+    if on_spike in ("skip", "skip_samples") and precision == "fp16":
+        what = f"on_spike ({on_spike}) cannot be combined with precision (fp16): a skipped step lowers the loss scale"
+        yield refuse(what, "set precision: bfloat16, or on_spike: warn")
 
 
 @check
-def skip_samples_skips_some(on_spike: str, spike_skip_samples: int) -> Finding | None:
+def skip_samples_skips_some(on_spike: str, spike_skip_samples: int) -> Findings:
     """on_spike: skip_samples leaves out as many samples after a spike as spike_skip_samples says. If it is 0, only the
     step is skipped.
 
         on_spike: skip_samples
     """
-    if on_spike != "skip_samples" or spike_skip_samples:
-        return None
-    what = "on_spike (skip_samples) needs spike_skip_samples, which is 0"
-    return refuse(what, "set spike_skip_samples, or on_spike: skip", about=["on_spike", "spike_skip_samples"])
+    if on_spike == "skip_samples" and not spike_skip_samples:
+        what = "on_spike (skip_samples) needs spike_skip_samples, which is 0"
+        yield refuse(what, "set spike_skip_samples, or on_spike: skip")

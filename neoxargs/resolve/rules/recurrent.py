@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.facts.layer_kinds import RECURRENT
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
+from neoxargs.resolve.rules.rule import Findings, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import multiple_of
 
 
@@ -21,7 +21,7 @@ def mamba_inner_size(
 @check
 def tensor_parallel_divides_mamba(
     mamba_inner_size: int, model_parallel_size: int, attention_config: Sequence[str]
-) -> Finding | None:
+) -> Findings:
     """Tensor parallel ranks divide the inner channels of a Mamba layer evenly among them. With a remainder, the shapes
     of tensors would differ between the ranks, and every rank would stop when it builds the layer.
 
@@ -29,15 +29,14 @@ def tensor_parallel_divides_mamba(
         mamba_inner_size: 129
         model_parallel_size: 2
     """
-    if "mamba" not in attention_config:
-        return None
-    return multiple_of("mamba_inner_size", mamba_inner_size, "model_parallel_size", model_parallel_size)
+    if "mamba" in attention_config:
+        yield from multiple_of("mamba_inner_size", mamba_inner_size, "model_parallel_size", model_parallel_size)
 
 
 @check
 def recurrent_layers_exclude_adapters_and_mup(
     attention_config: Sequence[str], lora__rank: int, use_mup: bool
-) -> Finding | None:
+) -> Findings:
     """Adapters (lora) are defined for the matrices of attention and feed-forward, and muP's rules for layers that are
     made of these. A recurrent layer has neither: its adapters would be left out, or its weights scaled by rules that do
     not hold for them, without an error.
@@ -46,22 +45,20 @@ def recurrent_layers_exclude_adapters_and_mup(
         lora: {rank: 8}
     """
     kinds = [kind for kind in RECURRENT if kind in attention_config]
-    other = "lora" if lora__rank else "use_mup" if use_mup else None
-    if not kinds or other is None:
-        return None
-    about = ["attention_config", "lora.rank" if lora__rank else "use_mup"]
-    return refuse(f"{other} cannot be combined with {listed(kinds, 'and')} layers", f"remove {other}", about)
+    if kinds and (lora__rank or use_mup):
+        other, name = ("lora", "lora.rank") if lora__rank else ("use_mup", "use_mup")
+        what = f"{other} cannot be combined with {listed(kinds, 'and')} layers"
+        yield refuse(what, f"remove {other}", about=["attention_config", name])
 
 
 @check
-def positions_need_attention_layers(attention_config: Sequence[str], pos_emb: str) -> Finding | None:
+def positions_need_attention_layers(attention_config: Sequence[str], pos_emb: str) -> Findings:
     """rotary, alibi and rpe encode positions where queries meet keys, inside of attention. A model without attention
     layers would not have these positions; the order of tokens is known to recurrent layers anyway.
 
         attention_config: [[["mamba"], "all"]]
         pos_emb: rotary
     """
-    if pos_emb not in ("rotary", "alibi", "rpe") or not all(kind in RECURRENT for kind in attention_config):
-        return None
-    what = f"pos_emb ({pos_emb}) acts inside of attention, but attention_config has no layer with attention"
-    return refuse(what, "set pos_emb to none, or to learned or sinusoidal")
+    if pos_emb in ("rotary", "alibi", "rpe") and all(kind in RECURRENT for kind in attention_config):
+        what = f"pos_emb ({pos_emb}) acts inside of attention, but attention_config has no layer with attention"
+        yield refuse(what, "set pos_emb to none, or to learned or sinusoidal")

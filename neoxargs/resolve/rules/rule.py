@@ -6,13 +6,14 @@
         return num_attention_heads
 
     @check
-    def min_lr_at_most_lr(min_lr: float, lr: float) -> Finding | None:
+    def min_lr_at_most_lr(min_lr: float, lr: float) -> Findings:
         '''The learning rate decays from lr to min_lr. With min_lr above lr it would rise ...
 
             lr: 0.001
             min_lr: 0.01
         '''
-        return None if min_lr <= lr else refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", "set ...")
+        if min_lr > lr:
+            yield refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", "set ...")
 
 `.` in a parameter's name is `__` in a rule (`zero_optimization__stage`). A derivation is named after its result, or
 takes the names of its results as `@derives("lr", "optimizer.params.lr")`; its docstring begins with the reason that
@@ -59,6 +60,10 @@ class Finding(Record):
     """Set only where several rules report the same problem; otherwise the rule's id is used."""
 
 
+#: What a cross-check yields.
+Findings = Iterator[Finding]
+
+
 def refuse(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
     """Return an error: the sentence, the hint, and the parameters involved if not all that the rule reads."""
     return Finding(sentence, advice, tuple(about))
@@ -69,25 +74,28 @@ def warn(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
     return Finding(sentence, advice, tuple(about), "warning")
 
 
-def refuse_entries(parameter: str, mistakes: Mistakes) -> list[Finding]:
-    """Return an error for each mistake in the entries of a parameter's value, at its place."""
-    return [
-        Finding(f"{parameter}, {name}: {what}", advice, (parameter,), inside=name)
-        for name, what, advice in mistakes.problems
-    ]
+def refuse_entries(parameter: str, mistakes: Mistakes) -> Findings:
+    """Yield an error for each mistake in the entries of a parameter's value, at its place."""
+    for name, what, advice in mistakes.problems:
+        yield Finding(f"{parameter}, {name}: {what}", advice, (parameter,), inside=name)
 
 
-def refuse_phases(parameter: str, listed: Sequence[Any] | None, parse: Callable[[], object]) -> list[Finding]:
-    """Return an error for each mistake in the phases that a parameter lists. parse: reads them; raises Mistakes."""
+def refuse_phases(parameter: str, listed: Sequence[Any] | None, parse: Callable[[], object]) -> Findings:
+    """Yield an error for each mistake in the phases that a parameter lists. parse: reads them; raises Mistakes."""
     if listed is None:
-        return []
+        return
     if not listed:
-        return [refuse(f"{parameter} has no phases", "remove it, or list at least one phase", about=[parameter])]
+        yield refuse(f"{parameter} has no phases", "remove it, or list at least one phase", about=[parameter])
+        return
     try:
         parse()
     except Mistakes as mistakes:
-        return refuse_entries(parameter, mistakes)
-    return []
+        yield from refuse_entries(parameter, mistakes)
+
+
+def true_names(**values: object) -> list[str]:
+    """Return the names of the values that are true or set. `.` in a name is `__`, as in a rule's arguments."""
+    return [_dotted(name) for name, value in values.items() if value]
 
 
 class Contradiction(Exception):
@@ -162,7 +170,7 @@ def derives(*results: str, even_without: tuple[str, ...] = ()) -> Callable[[F], 
 
 
 def check(function: F) -> F:
-    """Register a cross-check: the function returns None, a finding made by `refuse` or `warn`, or a list of them."""
+    """Register a cross-check: the function yields findings made by `refuse` or `warn`, or returns one, or None."""
     CHECKS.append(Rule(function, (), _inputs(function)))
     return function
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from neoxargs.base.problems import did_you_mean, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.registry.runner import SRUN
-from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, check, derive, refuse, warn
+from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Findings, check, derive, refuse, true_names, warn
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.values.coerce import Mismatch, coerce
 
@@ -40,24 +40,23 @@ def launcher(deepspeed_slurm: bool, deepspeed_mpi: bool) -> Literal["openmpi", "
 
 
 @check
-def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher: str) -> Finding | None:
+def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher: str) -> Findings:
     """comment and account are options of Slurm's srun. Other launchers ignore them, and the job would be billed to a
     different account.
 
         account: physics
     """
-    given = [name for name, value in {"comment": comment, "account": account}.items() if value]
+    given = true_names(comment=comment, account=account)
     # The launcher of a plugin may use both, so there is no warning.
-    if not given or launcher in SRUN or launcher in WIDENED.get("launcher", ()):
-        return None
-    names = " and ".join(given)
-    have, them = ("has", "it") if len(given) == 1 else ("have", "them")
-    what = f"{names} {have} no effect with launcher {launcher}: only the launchers {' and '.join(SRUN)} use {them}"
-    return warn(what, f"set launcher to slurm, or remove {names}", about=[*given, "launcher"])
+    if given and launcher not in SRUN and launcher not in WIDENED.get("launcher", ()):
+        names = " and ".join(given)
+        have, them = ("has", "it") if len(given) == 1 else ("have", "them")
+        what = f"{names} {have} no effect with launcher {launcher}: only the launchers {' and '.join(SRUN)} use {them}"
+        yield warn(what, f"set launcher to slurm, or remove {names}", about=[*given, "launcher"])
 
 
 @check
-def launcher_args_are_words(launcher_args: str) -> Finding | None:
+def launcher_args_are_words(launcher_args: str) -> Findings:
     """launcher_args is divided into words as in a shell, so its quotes must be closed. Otherwise, the launcher stops
     before it starts a rank.
 
@@ -66,16 +65,14 @@ def launcher_args_are_words(launcher_args: str) -> Finding | None:
     try:
         shlex.split(launcher_args)
     except ValueError as error:
-        return refuse(
-            f"launcher_args ({launcher_args}) cannot be divided into words: {str(error).lower()}", "close the quote"
-        )
-    return None
+        what = f"launcher_args ({launcher_args}) cannot be divided into words: {str(error).lower()}"
+        yield refuse(what, "close the quote")
 
 
 @check
 def deepspeed_extra_args_are_not_parameters(
     deepspeed_extra_args: Mapping[str, Any] | None, written: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """deepspeed_extra_args is copied into DeepSpeed's JSON unchecked. A parameter in deepspeed_extra_args would bypass
     the rules that derive other values from this parameter (batch size, ZeRO, precision), and GPT-NeoX and DeepSpeed
     would use different values.
@@ -85,23 +82,22 @@ def deepspeed_extra_args_are_not_parameters(
     for key in deepspeed_extra_args or {}:
         if key in _names_in_rules() or key in written:
             what = f"deepspeed_extra_args must not contain {key}, which is a deepy parameter"
-            return refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
-    return None
+            yield refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
+            return
 
 
 @check
-def deepspeed_extra_args_have_known_keys(deepspeed_extra_args: Mapping[str, Any] | None) -> list[Finding]:
+def deepspeed_extra_args_have_known_keys(deepspeed_extra_args: Mapping[str, Any] | None) -> Findings:
     """DeepSpeed accepts only the keys that it knows in a section, and values of their types: with any other, every rank
     stops when the engine is built. A misspelt section is ignored without a message.
 
         deepspeed_extra_args: {comms_logger: {enabled: true, vebose: true}}
     """
-    return list(_odd_entries(deepspeed_extra_args or {}))
+    yield from _odd_entries(deepspeed_extra_args or {})
 
 
-def _odd_entries(values: Mapping[str, Any], section: str = "") -> Iterator[Finding]:
+def _odd_entries(values: Mapping[str, Any], section: str = "") -> Findings:
     """Yield a finding for each key of a section that is unknown, or has a value of a wrong type."""
-    about = ["deepspeed_extra_args"]
     for key, value in values.items():
         name = f"{section}.{key}" if section else key
         shown, parameter = f"deepspeed_extra_args.{name}", REGISTRY.find(name)
@@ -109,22 +105,21 @@ def _odd_entries(values: Mapping[str, Any], section: str = "") -> Iterator[Findi
             try:
                 coerce(value, parameter.type)
             except Mismatch as mismatch:
-                yield refuse(mismatch.sentence(shown), mismatch.advice or "correct the value", about)
+                yield refuse(mismatch.sentence(shown), mismatch.advice or "correct the value")
         elif name in REGISTRY.sections:
             if isinstance(value, Mapping):
                 yield from _odd_entries(value, name)
             else:
-                yield refuse(
-                    f"{shown} ({yaml_form(value)}) must be a section with keys", f"write {key}: {{KEY: VALUE}}", about
-                )
+                what = f"{shown} ({yaml_form(value)}) must be a section with keys"
+                yield refuse(what, f"write {key}: {{KEY: VALUE}}")
         else:
             names = (*REGISTRY.parameters, *REGISTRY.sections)
             siblings = [each.rpartition(".")[2] for each in names if each.rpartition(".")[0] == section]
             meant = did_you_mean(key, siblings)
             if section:
-                yield refuse(f"{shown} is not a key that DeepSpeed knows", meant or f"use {listed(siblings)}", about)
+                yield refuse(f"{shown} is not a key that DeepSpeed knows", meant or f"use {listed(siblings)}")
             elif meant:  # DeepSpeed ignores other keys at the top level, which may be those of another version
-                yield warn(f"{shown} is not a key that DeepSpeed knows, and is ignored", meant, about)
+                yield warn(f"{shown} is not a key that DeepSpeed knows, and is ignored", meant)
 
 
 def _names_in_rules() -> set[str]:
@@ -134,34 +129,31 @@ def _names_in_rules() -> set[str]:
 
 
 @check
-def eval_tasks_interval_needs_tasks(eval_tasks_interval: int, eval_tasks: list[str] | None) -> Finding | None:
+def eval_tasks_interval_needs_tasks(eval_tasks_interval: int, eval_tasks: list[str] | None) -> Findings:
     """eval_tasks_interval sets how often a run evaluates eval_tasks. Without tasks, the run would end without the
     expected results.
 
         eval_tasks_interval: 100
     """
-    if not eval_tasks_interval or eval_tasks:
-        return None
-    what = f"eval_tasks_interval ({eval_tasks_interval}) needs eval_tasks, which is not set"
-    return refuse(what, "set eval_tasks to names of lm_eval tasks, for example [lambada_openai]")
+    if eval_tasks_interval and not eval_tasks:
+        what = f"eval_tasks_interval ({eval_tasks_interval}) needs eval_tasks, which is not set"
+        yield refuse(what, "set eval_tasks to names of lm_eval tasks, for example [lambada_openai]")
 
 
 @check
-def eval_prompts_are_texts(eval_prompts: list[str] | None) -> Finding | None:
+def eval_prompts_are_texts(eval_prompts: list[str] | None) -> Findings:
     """eval_prompts is a list of texts, each of which the model continues. A number would be continued as text too,
     although it was probably meant as the number of prompts or of new tokens.
 
         eval_prompts: [3]
     """
-    numbers = [prompt for prompt in eval_prompts or () if prompt.replace(".", "", 1).isdecimal()]
-    if not numbers:
-        return None
-    what = f"eval_prompts contains the number {numbers[0]}, which is used as the text of a prompt"
-    return warn(what, "write each prompt as text; to set how much is generated, use num_samples and maximum_tokens")
+    if numbers := [prompt for prompt in eval_prompts or () if prompt.replace(".", "", 1).isdecimal()]:
+        what = f"eval_prompts contains the number {numbers[0]}, which is used as the text of a prompt"
+        yield warn(what, "write each prompt as text; to set how much is generated, use num_samples and maximum_tokens")
 
 
 @check
-def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Finding | None:
+def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Findings:
     """The profiler starts at profile_step_start and writes its trace at profile_step_stop. In the opposite order, the
     trace is never written, and the profiler collects events until the host runs out of memory.
 
@@ -169,26 +161,24 @@ def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> F
         profile_step_start: 12
         profile_step_stop: 10
     """
-    if profile_step_start < profile_step_stop:
-        return None
-    return refuse(
-        f"profile_step_start ({profile_step_start}) must be below profile_step_stop ({profile_step_stop})",
-        f"set profile_step_stop to {profile_step_start + 2}",
-    )
+    if profile_step_start >= profile_step_stop:
+        yield refuse(
+            f"profile_step_start ({profile_step_start}) must be below profile_step_stop ({profile_step_stop})",
+            f"set profile_step_stop to {profile_step_start + 2}",
+        )
 
 
 @check
 def gradient_noise_scale_needs_two_batches(
     log_gradient_noise_scale: bool, gradient_noise_scale_n_batches: int
-) -> Finding | None:
+) -> Findings:
     """The gradient noise scale compares the gradient of one batch with the mean over several batches. With one batch,
     the two are the same, and the formula divides by 0.
 
         log_gradient_noise_scale: true
         gradient_noise_scale_n_batches: 1
     """
-    if not log_gradient_noise_scale or gradient_noise_scale_n_batches > 1:
-        return None
-    what = f"gradient_noise_scale_n_batches ({gradient_noise_scale_n_batches}) must be at least 2"
-    advice = "remove gradient_noise_scale_n_batches to use the default of 5"
-    return refuse(what, advice, about=["gradient_noise_scale_n_batches"])
+    if log_gradient_noise_scale and gradient_noise_scale_n_batches <= 1:
+        what = f"gradient_noise_scale_n_batches ({gradient_noise_scale_n_batches}) must be at least 2"
+        advice = "remove gradient_noise_scale_n_batches to use the default of 5"
+        yield refuse(what, advice, about=["gradient_noise_scale_n_batches"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
+from neoxargs.resolve.rules.rule import Findings, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import multiple_of
 
 #: GPT-NeoX rounds `ffn_dim` down to a multiple of this.
@@ -42,7 +42,7 @@ def ffn_dim(
 @check
 def rwkv_heads_divide_dim_att(
     dim_att: int | None, head_size: int | None, num_attention_heads: int, attention_config: Sequence[str]
-) -> Finding | None:
+) -> Findings:
     """The time mixing of an RWKV layer consists of num_attention_heads heads of head_size channels each. GPT-NeoX
     replaces a head_size that disagrees with the other two, and trains a model of another shape than the file says.
 
@@ -50,42 +50,41 @@ def rwkv_heads_divide_dim_att(
         head_size: 8
     """
     if "rwkv" not in attention_config or not (dim_att and head_size):
-        return None
-    if finding := multiple_of("dim_att", dim_att, "num_attention_heads", num_attention_heads):
-        return finding
-    if head_size * num_attention_heads == dim_att:
-        return None
-    what = f"head_size ({head_size}) must be dim_att / num_attention_heads ({dim_att} / {num_attention_heads})"
-    fitting = f", or set num_attention_heads to {dim_att // head_size}" if dim_att % head_size == 0 else ""
-    return refuse(what, f"remove head_size{fitting}", ["head_size", "dim_att"])
+        return
+    if dim_att % num_attention_heads:
+        yield from multiple_of("dim_att", dim_att, "num_attention_heads", num_attention_heads)
+    elif head_size * num_attention_heads != dim_att:
+        what = f"head_size ({head_size}) must be dim_att / num_attention_heads ({dim_att} / {num_attention_heads})"
+        fitting = f", or set num_attention_heads to {dim_att // head_size}" if dim_att % head_size == 0 else ""
+        yield refuse(what, f"remove head_size{fitting}", ["head_size", "dim_att"])
 
 
 @check
-def rwkv_excludes_tensor_parallelism(attention_config: Sequence[str], model_parallel_size: int) -> Finding | None:
+def rwkv_excludes_tensor_parallelism(attention_config: Sequence[str], model_parallel_size: int) -> Findings:
     """The channels of an RWKV layer are not divided among tensor parallel ranks, in GPT-NeoX or here. The matrices
     would be divided nevertheless, and their shapes would not fit together in the first forward pass.
 
         attention_config: [[["rwkv"], "all"]]
         model_parallel_size: 2
     """
-    if "rwkv" not in attention_config or model_parallel_size == 1:
-        return None
-    advice = "set model_parallel_size to 1; ZeRO and pipeline parallelism divide the weights of these layers as well"
-    what = f"RWKV layers cannot be divided among tensor parallel ranks: model_parallel_size is {model_parallel_size}"
-    return refuse(what, advice, ["model_parallel_size", "attention_config"])
+    if "rwkv" in attention_config and model_parallel_size != 1:
+        yield refuse(
+            f"RWKV layers cannot be divided among tensor parallel ranks: model_parallel_size is {model_parallel_size}",
+            "set model_parallel_size to 1; ZeRO and pipeline parallelism divide the weights of these layers as well",
+            about=["model_parallel_size", "attention_config"],
+        )
 
 
 @check
 def rwkv_excludes_shared_layers(
     attention_config: Sequence[str], num_unique_layers: int | None, num_layers: int
-) -> Finding | None:
+) -> Findings:
     """The first RWKV layer of a model also normalises its input. A layer that is used several times would repeat that
     at each use, and remove what the layers before had added to the residual stream.
 
         attention_config: [[["rwkv"], "all"]]
         num_unique_layers: 1
     """
-    if "rwkv" not in attention_config or num_unique_layers in (None, num_layers):
-        return None
-    about = ["num_unique_layers", "attention_config"]
-    return refuse("RWKV layers cannot share weights", "remove num_unique_layers", about)
+    if "rwkv" in attention_config and num_unique_layers not in (None, num_layers):
+        about = ["num_unique_layers", "attention_config"]
+        yield refuse("RWKV layers cannot share weights", "remove num_unique_layers", about)

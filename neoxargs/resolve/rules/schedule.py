@@ -13,7 +13,17 @@ from neoxargs.facts.lengths import Sizes
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mistakes import Mistakes
 from neoxargs.facts.optimizers import is_onebit
-from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, refuse_phases, warn
+from neoxargs.resolve.rules.rule import (
+    Contradiction,
+    Findings,
+    check,
+    derive,
+    derives,
+    refuse,
+    refuse_phases,
+    true_names,
+    warn,
+)
 
 #: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.
 WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")
@@ -99,27 +109,25 @@ def epochs_read_each_sample_equally_often(
     train_data_max_epochs: object,
     data_path: object,
     sample_order: str,
-) -> Finding | None:
+) -> Findings:
     """An epoch reads every training sample once. Weights contradict this, because some datasets are then read more
     often than others. megatron-core's sample order has no epochs.
 
         train_epochs: 2
         data_path: [0.3, code, 0.7, web]
     """
-    weighted = {
-        "train_data_weights": len(set(train_data_weights or ())) > 1,
-        "weight_by_num_documents": weight_by_num_documents,
-        "train_data_mixture": train_data_mixture is not None,
-        "train_data_max_epochs": train_data_max_epochs is not None,
-        "data_path": isinstance(data_path, list) and any(not isinstance(part, str) for part in data_path),
-        "sample_order": sample_order == "megatron-core",
-    }
-    names = [name for name, is_set in weighted.items() if is_set]
-    if train_epochs is None or not names:
-        return None
-    given = listed([f"the weights in {name}" if name == "data_path" else name for name in names], "and")
-    what = f"with train_epochs ({train_epochs}), every sample is read equally often, which contradicts {given}"
-    return refuse(what, f"remove {given}, or set train_iters instead", about=["train_epochs", *names])
+    names = true_names(
+        train_data_weights=len(set(train_data_weights or ())) > 1,
+        weight_by_num_documents=weight_by_num_documents,
+        train_data_mixture=train_data_mixture is not None,
+        train_data_max_epochs=train_data_max_epochs is not None,
+        data_path=isinstance(data_path, list) and any(not isinstance(part, str) for part in data_path),
+        sample_order=sample_order == "megatron-core",
+    )
+    if train_epochs is not None and names:
+        given = listed([f"the weights in {name}" if name == "data_path" else name for name in names], "and")
+        what = f"with train_epochs ({train_epochs}), every sample is read equally often, which contradicts {given}"
+        yield refuse(what, f"remove {given}, or set train_iters instead", about=["train_epochs", *names])
 
 
 @derives("lr_decay_iters")
@@ -204,20 +212,19 @@ def scheduler__params__total_num_steps(scheduler__type: str | None, lr_decay_ite
 
 
 @check
-def min_lr_at_most_lr(min_lr: float, lr: float) -> Finding | None:
+def min_lr_at_most_lr(min_lr: float, lr: float) -> Findings:
     """The learning rate decays from lr to min_lr. With min_lr above lr, it would increase during the run, and training
     could diverge at any point.
 
         min_lr: 0.01
         lr: 0.001
     """
-    if min_lr <= lr:
-        return None
-    return refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", f"set min_lr to {lr / 10:g}, a tenth of lr")
+    if min_lr > lr:
+        yield refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", f"set min_lr to {lr / 10:g}, a tenth of lr")
 
 
 @check
-def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Collection[str]) -> Finding | None:
+def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Collection[str]) -> Findings:
     """DeepSpeed's section scheduler and GPT-NeoX's lr_decay_style and min_lr describe two schedules. The optimizer
     follows only one of them, and the other would be ignored.
 
@@ -225,14 +232,10 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
         lr_decay_style: cosine
     """
     also = [name for name in ("lr_decay_style", "min_lr") if name in written]
-    if scheduler__type is None or "scheduler.type" not in written or not also:
-        return None
-    names = " and ".join(also)
-    return refuse(
-        f"scheduler.type ({scheduler__type}) cannot be combined with {names}: both define the learning rate schedule",
-        f"remove the scheduler section, or {names}",
-        about=["scheduler.type", *also],
-    )
+    if scheduler__type is not None and "scheduler.type" in written and also:
+        names, schedule = " and ".join(also), f"scheduler.type ({scheduler__type})"
+        what = f"{schedule} cannot be combined with {names}: both define the learning rate schedule"
+        yield refuse(what, f"remove the scheduler section, or {names}", about=["scheduler.type", *also])
 
 
 @check
@@ -244,14 +247,14 @@ def lr_schedule_has_valid_phases(
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> list[Finding]:
+) -> Findings:
     """lr_schedule lists the phases of the learning rate in their order. A phase that is not understood would train with
     another rate than the one that was meant.
 
         lr_schedule: [{style: linear, until: 2000, from: 0, to: 0.001}, {style: quadratic}]
     """
     sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
-    return refuse_phases("lr_schedule", lr_schedule, lambda: lr_phases.phases(lr_schedule or (), lr, sizes))
+    yield from refuse_phases("lr_schedule", lr_schedule, lambda: lr_phases.phases(lr_schedule or (), lr, sizes))
 
 
 def _sizes(
@@ -277,7 +280,7 @@ def lr_schedule_reaches_the_end_of_the_run(
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> Finding | None:
+) -> Findings:
     """After its last phase, the learning rate stays where it is. If that is 0, the rest of the run takes time, but
     changes no weight. A decay of one iteration, until: 1, is meant to be one of the whole run, until: 1.0.
 
@@ -289,12 +292,11 @@ def lr_schedule_reaches_the_end_of_the_run(
     decays = len(found) == 1 < train_iters and found[0].start > found[0].end
     if lr_schedule and decays and is_one_iteration(lr_schedule[0].get("until")):
         what = f"the only phase of lr_schedule ends after 1 of {train_iters} iterations"
-        return warn(what, "write until: 1.0 for the whole run, or remove until", about)
-    if not found or found[-1].until >= train_iters or found[-1].end > 0:
-        return None
-    left = train_iters - found[-1].until
-    what = f"the learning rate is 0 in the last {left} of {train_iters} iterations, after the phases of lr_schedule"
-    return warn(what, "remove until from the last phase, which then ends with the run", about)
+        yield warn(what, "write until: 1.0 for the whole run, or remove until", about)
+    elif found and found[-1].until < train_iters and found[-1].end <= 0:
+        left = train_iters - found[-1].until
+        what = f"the learning rate is 0 in the last {left} of {train_iters} iterations, after the phases of lr_schedule"
+        yield warn(what, "remove until from the last phase, which then ends with the run", about)
 
 
 @check
@@ -306,7 +308,7 @@ def lr_is_the_highest_rate_of_lr_schedule(
     rampup_batch_size: Sequence[int] | None,
     batch_size_schedule: Sequence[Any] | None,
     seq_length: int,
-) -> Finding | None:
+) -> Findings:
     """lr is the highest learning rate of a run: what other checks judge, and what a reader of the file expects. A phase
     above it is often a mistake in the exponent.
 
@@ -316,16 +318,15 @@ def lr_is_the_highest_rate_of_lr_schedule(
     sizes = _sizes(train_iters, train_batch_size, rampup_batch_size, batch_size_schedule, seq_length)
     found = _valid_phases(lr_schedule, lr, sizes)
     highest = max((rate for phase in found for rate in phase[2:]), default=0.0)
-    if highest <= lr:
-        return None
-    what = f"lr_schedule has a learning rate of {highest:g}, above lr ({lr:g})"
-    return warn(what, f"set lr to {highest:g}, or correct the phase", about=["lr_schedule", "lr"])
+    if highest > lr:
+        what = f"lr_schedule has a learning rate of {highest:g}, above lr ({lr:g})"
+        yield warn(what, f"set lr to {highest:g}, or correct the phase", about=["lr_schedule", "lr"])
 
 
 @check
 def lr_schedule_is_the_only_schedule(
     lr_schedule: Sequence[Any] | None, scheduler__type: str | None, written: Collection[str]
-) -> Finding | None:
+) -> Findings:
     """lr_schedule lists the whole schedule of the learning rate. Keys that describe another one beside it, such as
     warmup or lr_decay_style, would be ignored.
 
@@ -333,20 +334,15 @@ def lr_schedule_is_the_only_schedule(
         lr_decay_style: cosine
     """
     also = [name for name in OTHER_SCHEDULES if name in written]
-    if lr_schedule is None or not also:
-        return None
-    what = f"lr_schedule cannot be combined with {listed(also, 'and')}: both define the learning rate schedule"
-    return refuse(what, f"remove {listed(also, 'and')}, or lr_schedule", about=["lr_schedule", *also])
+    if lr_schedule is not None and also:
+        what = f"lr_schedule cannot be combined with {listed(also, 'and')}: both define the learning rate schedule"
+        yield refuse(what, f"remove {listed(also, 'and')}, or lr_schedule", about=["lr_schedule", *also])
 
 
 @check
 def wsd_decay_follows_the_warm_up(
-    lr_decay_style: str,
-    lr_wsd_decay_iters: int | None,
-    lr_decay_iters: int,
-    warmup: float,
-    scheduler__type: str | None,
-) -> Finding | None:
+    lr_decay_style: str, lr_wsd_decay_iters: int | None, lr_decay_iters: int, warmup: float, scheduler__type: str | None
+) -> Findings:
     """With WSD, the learning rate is constant between the warm-up and a decay of lr_wsd_decay_iters iterations, which
     ends at lr_decay_iters. Without this number there is no decay, and Megatron-LM stops on every rank; a decay that is
     longer than what the warm-up leaves would begin with a jump.
@@ -355,38 +351,33 @@ def wsd_decay_follows_the_warm_up(
         lr_decay_style: WSD
     """
     if lr_decay_style != "WSD" or scheduler__type:
-        return None
+        return
     usual = max(1, int(USUAL_WSD * lr_decay_iters))
     hint = f"set lr_wsd_decay_iters to {usual}, {USUAL_WSD:.0%} of lr_decay_iters"
+    left = lr_decay_iters - int(warmup * lr_decay_iters)
     if lr_wsd_decay_iters is None:
         what = "with lr_decay_style WSD, lr_wsd_decay_iters must be set"
-        return refuse(what, hint, about=["lr_decay_style", "lr_wsd_decay_iters"])
-    left = lr_decay_iters - int(warmup * lr_decay_iters)
-    if lr_wsd_decay_iters <= left:
-        return None
-    what = (
-        f"lr_wsd_decay_iters ({lr_wsd_decay_iters}) must be at most {left}, which the warm-up ({warmup:g}) leaves of "
-        f"lr_decay_iters ({lr_decay_iters})"
-    )
-    return refuse(what, hint, about=["lr_wsd_decay_iters", "lr_decay_iters", "warmup"])
+        yield refuse(what, hint, about=["lr_decay_style", "lr_wsd_decay_iters"])
+    elif lr_wsd_decay_iters > left:
+        what = f"lr_wsd_decay_iters ({lr_wsd_decay_iters}) must be at most {left}, which the warm-up ({warmup:g}) "
+        what += f"leaves of lr_decay_iters ({lr_decay_iters})"
+        yield refuse(what, hint, about=["lr_wsd_decay_iters", "lr_decay_iters", "warmup"])
 
 
 @check
 def inverse_square_root_begins_after_a_warm_up(
     lr_decay_style: str, warmup: float, lr_decay_iters: int, scheduler__type: str | None
-) -> Finding | None:
+) -> Findings:
     """The inverse square root continues a warm-up: the rate is lr x sqrt(warm-up / iteration). Without a warm-up of at
     least one iteration, it would fall to a small part of lr within the first iterations.
 
         lr_decay_style: inverse-square-root
         warmup: 0
     """
-    if lr_decay_style != "inverse-square-root" or scheduler__type or warmup * lr_decay_iters >= 1:
-        return None
-    what = (
-        f"with lr_decay_style inverse-square-root, warmup ({warmup:g}) must be at least one iteration of lr_decay_iters"
-    )
-    return refuse(f"{what} ({lr_decay_iters})", "set warmup, for example to 0.01", about=["lr_decay_style", "warmup"])
+    if lr_decay_style == "inverse-square-root" and not scheduler__type and warmup * lr_decay_iters < 1:
+        what = f"with lr_decay_style inverse-square-root, warmup ({warmup:g}) must be at least one iteration of "
+        what += f"lr_decay_iters ({lr_decay_iters})"
+        yield refuse(what, "set warmup, for example to 0.01", about=["lr_decay_style", "warmup"])
 
 
 @check
@@ -399,7 +390,7 @@ def lr_stays_above_zero(
     scheduler__params__total_num_steps: int | None,
     scheduler__params__cos_min_ratio: float | None,
     written: Collection[str],
-) -> Finding | None:
+) -> Findings:
     """After lr_decay_iters, the learning rate stays at min_lr, and after total_num_steps of a DeepSpeed schedule, at
     its minimum. If it is 0, the remaining iterations take time, but do not change the weights
     (https://github.com/deepspeedai/DeepSpeed/issues/633).
@@ -410,24 +401,22 @@ def lr_stays_above_zero(
     """
     if scheduler__type in WITH_TOTAL_STEPS:
         end = scheduler__params__total_num_steps or train_iters
-        floor = scheduler__params__cos_min_ratio if scheduler__type == "WarmupCosineLR" else 0
-        if end >= train_iters or (floor or 0) > NO_RATE:
-            return None
-        return warn(
-            f"the learning rate is {'0' if not floor else f'lr x {floor:g}'} in the last {train_iters - end} of "
-            f"{train_iters} iterations, because scheduler.params.total_num_steps is {end}",
-            f"set scheduler.params.total_num_steps to {train_iters}",
-            about=["scheduler.params.total_num_steps", "train_iters"],
+        floor = (scheduler__params__cos_min_ratio or 0) if scheduler__type == "WarmupCosineLR" else 0
+        if end < train_iters and floor <= NO_RATE:
+            yield warn(
+                f"the learning rate is {f'lr x {floor:g}' if floor else '0'} in the last {train_iters - end} of "
+                f"{train_iters} iterations, because scheduler.params.total_num_steps is {end}",
+                f"set scheduler.params.total_num_steps to {train_iters}",
+                about=["scheduler.params.total_num_steps", "train_iters"],
+            )
+    elif not scheduler__type and lr_decay_style in DECAYS_TO_MIN and min_lr <= 0 and lr_decay_iters < train_iters:
+        in_samples = "lr_decay_samples" in written
+        yield warn(
+            f"the learning rate is 0 in the last {train_iters - lr_decay_iters} of {train_iters} iterations, because "
+            f"lr_decay_iters is {lr_decay_iters} and min_lr is 0",
+            f"{'remove lr_decay_samples' if in_samples else f'set lr_decay_iters to {train_iters}'}, or set min_lr",
+            about=["lr_decay_iters", "train_iters", "min_lr"],
         )
-    reaches_zero, in_samples = lr_decay_style in DECAYS_TO_MIN and min_lr <= 0, "lr_decay_samples" in written
-    if scheduler__type or not reaches_zero or lr_decay_iters >= train_iters:
-        return None
-    return warn(
-        f"the learning rate is 0 in the last {train_iters - lr_decay_iters} of {train_iters} iterations, because "
-        f"lr_decay_iters is {lr_decay_iters} and min_lr is 0",
-        f"{f'set lr_decay_iters to {train_iters}' if not in_samples else 'remove lr_decay_samples'}, or set min_lr",
-        about=["lr_decay_iters", "train_iters", "min_lr"],
-    )
 
 
 @check
@@ -437,7 +426,7 @@ def warm_up_ends_before_the_run(
     train_iters: int,
     scheduler__type: str | None,
     scheduler__params__warmup_num_steps: int | None,
-) -> Finding | None:
+) -> Findings:
     """A warm-up that is as long as the run, or longer, never reaches the learning rate that is set: the run trains with
     a fraction of it. That happens to a shortened run and to small datasets, because DeepSpeed's schedules warm up for
     1000 steps by default, and because warmup is a share of lr_decay_iters. Both count optimizer steps, not micro
@@ -448,17 +437,15 @@ def warm_up_ends_before_the_run(
     """
     of_deepspeed = scheduler__type in WITH_WARMUP_STEPS
     name, steps = _warm_up(warmup, lr_decay_iters, scheduler__type, scheduler__params__warmup_num_steps)
-    if not 0 < train_iters <= steps:
-        return None
-    given = (
-        f"{name} ({steps})" if of_deepspeed else f"warmup ({warmup:g}) x lr_decay_iters ({lr_decay_iters}) = {steps}"
-    )
-    return warn(
-        f"the learning rate is still rising when the run ends: {given} is not less than train_iters ({train_iters})",
-        f"set {name} to {max(1, train_iters // 100) if of_deepspeed else 0.01}"
-        + ("" if of_deepspeed or lr_decay_iters <= train_iters else ", and remove lr_decay_iters"),
-        about=_about_warm_up(name),
-    )
+    if 0 < train_iters <= steps:
+        if of_deepspeed:
+            given, advice = f"{name} ({steps})", f"set {name} to {max(1, train_iters // 100)}"
+        else:
+            given = f"warmup ({warmup:g}) x lr_decay_iters ({lr_decay_iters}) = {steps}"
+            advice = "set warmup to 0.01" + ", and remove lr_decay_iters" * (lr_decay_iters > train_iters)
+        end = f"train_iters ({train_iters})"
+        what = f"the learning rate is still rising when the run ends: {given} is not less than {end}"
+        yield warn(what, advice, about=_about_warm_up(name))
 
 
 def _warm_up(warmup: float, decay_iters: int, scheduler: str | None, deepspeed_steps: int | None) -> tuple[str, int]:
@@ -469,7 +456,7 @@ def _warm_up(warmup: float, decay_iters: int, scheduler: str | None, deepspeed_s
 
 
 def _about_warm_up(name: str) -> list[str]:
-    return [name, *(["lr_decay_iters"] if name == "warmup" else []), "train_iters"]
+    return [name, *["lr_decay_iters"] * (name == "warmup"), "train_iters"]
 
 
 @check
@@ -479,7 +466,7 @@ def warm_up_leaves_time_to_train(
     train_iters: int,
     scheduler__type: str | None,
     scheduler__params__warmup_num_steps: int | None,
-) -> Finding | None:
+) -> Findings:
     """A warm-up takes a small part of a run, usually 1 to 10 %. One that takes half of it or more trains most of the
     run with a fraction of the learning rate that is set. That happens when a number of steps, or a share of a long
     decay, is kept for a shorter run (https://github.com/PeterGriffinJin/Search-R1/issues/28,
@@ -490,20 +477,16 @@ def warm_up_leaves_time_to_train(
     """
     of_deepspeed = scheduler__type in WITH_WARMUP_STEPS
     name, steps = _warm_up(warmup, lr_decay_iters, scheduler__type, scheduler__params__warmup_num_steps)
-    if not train_iters / 2 <= steps < train_iters:
-        return None
-    usual = str(max(1, train_iters // 20)) if of_deepspeed else f"{0.05 * train_iters / lr_decay_iters:.2g}"
-    return warn(
-        f"the learning rate rises in the first {steps} of {train_iters} iterations",
-        f"set {name} to {usual}, for 5 % of the run",
-        about=_about_warm_up(name),
-    )
+    if train_iters / 2 <= steps < train_iters:
+        usual = str(max(1, train_iters // 20)) if of_deepspeed else f"{0.05 * train_iters / lr_decay_iters:.2g}"
+        what = f"the learning rate rises in the first {steps} of {train_iters} iterations"
+        yield warn(what, f"set {name} to {usual}, for 5 % of the run", about=_about_warm_up(name))
 
 
 @check
 def decay_lasts_most_of_the_run(
     lr: float, min_lr: float, lr_decay_style: str, lr_decay_iters: int, train_iters: int, scheduler__type: str | None
-) -> Finding | None:
+) -> Findings:
     """After lr_decay_iters, the learning rate stays at min_lr. A run that was extended while its decay was not, or
     whose decay counts something else, such as epochs, spends most of its time at the lowest rate, where little is
     learned. Published schedules decay over the whole run (Hoffmann et al. 2022, https://arxiv.org/abs/2203.15556,
@@ -515,14 +498,13 @@ def decay_lasts_most_of_the_run(
         min_lr: 1.0e-4
     """
     decays = not scheduler__type and lr_decay_style in DECAYS_TO_MIN and 0 < min_lr < lr / 2
-    if not decays or 2 * lr_decay_iters > train_iters:
-        return None
-    return warn(
-        f"the learning rate is at its minimum, min_lr ({min_lr:g}), in the last {train_iters - lr_decay_iters} of "
-        f"{train_iters} iterations, because lr_decay_iters is {lr_decay_iters}",
-        f"set lr_decay_iters to {train_iters}, or remove it",
-        about=["lr_decay_iters", "train_iters", "min_lr"],
-    )
+    if decays and 2 * lr_decay_iters <= train_iters:
+        yield warn(
+            f"the learning rate is at its minimum, min_lr ({min_lr:g}), in the last {train_iters - lr_decay_iters} of "
+            f"{train_iters} iterations, because lr_decay_iters is {lr_decay_iters}",
+            f"set lr_decay_iters to {train_iters}, or remove it",
+            about=["lr_decay_iters", "train_iters", "min_lr"],
+        )
 
 
 @check
@@ -534,7 +516,7 @@ def decay_ends_with_the_run(
     lr_decay_iters: int,
     train_iters: int,
     scheduler__type: str | None,
-) -> Finding | None:
+) -> Findings:
     """Most of what a decay gains comes from its end, where the learning rate is low. In a run that was shortened while
     its decay was not, the rate is still high at the end, and the loss is worse than that of a run of this length could
     be (https://github.com/openai/parameter-golf/pull/48). For the first part of a longer run, this is right.
@@ -543,10 +525,9 @@ def decay_ends_with_the_run(
         lr_decay_iters: 1000
         lr_decay_style: cosine
     """
-    if scheduler__type or lr_decay_style not in ("linear", "cosine") or lr <= min_lr:
-        return None
-    curve = LearningRateCurve(lr_decay_style, lr, min_lr, warmup * lr_decay_iters, lr_decay_iters)
-    return _cut_off(curve, train_iters, "lr_decay_iters")
+    if not scheduler__type and lr_decay_style in ("linear", "cosine") and lr > min_lr:
+        curve = LearningRateCurve(lr_decay_style, lr, min_lr, warmup * lr_decay_iters, lr_decay_iters)
+        yield from _cut_off(curve, train_iters, "lr_decay_iters")
 
 
 @check
@@ -557,7 +538,7 @@ def total_steps_end_with_the_run(
     scheduler__type: str | None,
     scheduler__params__total_num_steps: int | None,
     scheduler__params__warmup_num_steps: int | None,
-) -> Finding | None:
+) -> Findings:
     """DeepSpeed's schedules count optimizer steps until total_num_steps. A number that counts micro batches, or that
     was kept when the run was shortened, ends the run while the learning rate is still high
     (https://github.com/deepspeedai/DeepSpeed/issues/633, https://github.com/huggingface/diffusers/issues/4387).
@@ -567,25 +548,24 @@ def total_steps_end_with_the_run(
         scheduler: {type: WarmupDecayLR, params: {warmup_num_steps: 10, total_num_steps: 800}}
     """
     if scheduler__type not in WITH_TOTAL_STEPS or not lr:
-        return None
+        return
     end, style = scheduler__params__total_num_steps or 0, "cosine" if scheduler__type == "WarmupCosineLR" else "linear"
     curve = LearningRateCurve(style, lr, 0, scheduler__params__warmup_num_steps or 0, end)
     in_micro_batches = gradient_accumulation_steps > 1 and end == train_iters * gradient_accumulation_steps
     counted = f" (train_iters x gradient_accumulation_steps, {gradient_accumulation_steps})" if in_micro_batches else ""
-    return _cut_off(curve, train_iters, "scheduler.params.total_num_steps", counted)
+    yield from _cut_off(curve, train_iters, "scheduler.params.total_num_steps", counted)
 
 
-def _cut_off(curve: LearningRateCurve, train_iters: int, name: str, counted: str = "") -> Finding | None:
-    """Return the finding about a decay of which the run sees only the beginning."""
+def _cut_off(curve: LearningRateCurve, train_iters: int, name: str, counted: str = "") -> Findings:
+    """Yield the finding about a decay of which the run sees only the beginning."""
     if not curve.warmup_iters < train_iters < curve.decay_iters:
-        return None
+        return
     share = (curve.rate(train_iters) - curve.min_lr) / (curve.lr - curve.min_lr)
-    if share <= CUT_OFF:
-        return None
-    decayed = f"decayed only to {share:.0%}" if share < 0.995 else "hardly decayed"
-    what = f"the learning rate has {decayed} when the run ends after {train_iters} iterations"
-    hint = f"set {name} to {train_iters}, unless this run is the first part of a longer one"
-    return warn(f"{what}, because {name} is {curve.decay_iters}{counted}", hint, about=[name, "train_iters"])
+    if share > CUT_OFF:
+        decayed = f"decayed only to {share:.0%}" if share < 0.995 else "hardly decayed"
+        what = f"the learning rate has {decayed} when the run ends after {train_iters} iterations"
+        hint = f"set {name} to {train_iters}, unless this run is the first part of a longer one"
+        yield warn(f"{what}, because {name} is {curve.decay_iters}{counted}", hint, about=[name, "train_iters"])
 
 
 @check
@@ -594,7 +574,7 @@ def rate_decays(
     scheduler__params__warmup_num_steps: int | None,
     train_iters: int,
     written: Collection[str],
-) -> Finding | None:
+) -> Findings:
     """WarmupLR only warms up: afterwards the learning rate stays at its maximum until the end, where a decay would
     lower the loss. Configurations for Hugging Face's Trainer often have such a section beside a cosine schedule, which
     then has no effect (https://github.com/hiyouga/LlamaFactory/issues/1515,
@@ -604,15 +584,14 @@ def rate_decays(
         scheduler: {type: WarmupLR}
     """
     constant = train_iters - (scheduler__params__warmup_num_steps or 0)
-    if scheduler__type not in CONSTANT or "scheduler.type" not in written or 2 * constant <= train_iters:
-        return None
-    return warn(
-        f"with scheduler.type ({scheduler__type}), the learning rate does not decay: it is constant in the last "
-        f"{constant} of {train_iters} iterations",
-        "set scheduler.type to WarmupDecayLR or WarmupCosineLR; for a constant rate, replace the section with "
-        "lr_decay_style: constant",
-        about=["scheduler.type"],
-    )
+    if scheduler__type in CONSTANT and "scheduler.type" in written and 2 * constant > train_iters:
+        yield warn(
+            f"with scheduler.type ({scheduler__type}), the learning rate does not decay: it is constant in the last "
+            f"{constant} of {train_iters} iterations",
+            "set scheduler.type to WarmupDecayLR or WarmupCosineLR; for a constant rate, replace the section with "
+            "lr_decay_style: constant",
+            about=["scheduler.type"],
+        )
 
 
 @check
@@ -625,7 +604,7 @@ def scheduler_params_agree_with_lr(
     lr: float,
     lr_decay_iters: int,
     train_iters: int,
-) -> Finding | None:
+) -> Findings:
     """warmup, lr and lr_decay_iters set the same values as warmup_num_steps, warmup_max_lr and total_num_steps in the
     section scheduler. DeepSpeed reads only the section, and the top-level values would be ignored.
 
@@ -642,12 +621,12 @@ def scheduler_params_agree_with_lr(
         if {top, section + nested} <= set(written) and other != meant:
             steps = f", which is {meant} steps" if value != meant else ""
             what = f"{top} ({value}{steps}) and {section}{nested} ({other}) are the same setting and must be equal"
-            return refuse(what, f"remove {top} or {section}{nested}", about=[section + nested, top])
-    return None
+            yield refuse(what, f"remove {top} or {section}{nested}", about=[section + nested, top])
+            return
 
 
 @check
-def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_scheduler: bool) -> Finding | None:
+def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_scheduler: bool) -> Findings:
     """A resumed run follows either its configuration's schedule (override_lr_scheduler) or the checkpoint's schedule
     (use_checkpoint_lr_scheduler). With both, an assertion in GPT-NeoX stops every rank.
 
@@ -655,8 +634,7 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
         override_lr_scheduler: true
         use_checkpoint_lr_scheduler: true
     """
-    if not (override_lr_scheduler and use_checkpoint_lr_scheduler):
-        return None
-    what = "override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined"
-    advice = "keep only override_lr_scheduler to use this configuration's schedule,"
-    return refuse(what, f"{advice} or keep only use_checkpoint_lr_scheduler to use the checkpoint's schedule")
+    if override_lr_scheduler and use_checkpoint_lr_scheduler:
+        what = "override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined"
+        advice = "keep only override_lr_scheduler to use this configuration's schedule,"
+        yield refuse(what, f"{advice} or keep only use_checkpoint_lr_scheduler to use the checkpoint's schedule")

@@ -7,7 +7,7 @@ from math import gcd
 
 from neoxargs.base.problems import listed
 from neoxargs.base.record import replace
-from neoxargs.resolve.rules.rule import Finding, refuse
+from neoxargs.resolve.rules.rule import Findings, refuse
 
 #: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.
 HEAD_SIZE_STEP = 8
@@ -15,16 +15,14 @@ HEAD_SIZE_STEP = 8
 MOST_PROPOSED = 1024
 
 
-def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
-    """Return `hidden_size (1000) must be a multiple of num_attention_heads (12)` if it is not one, otherwise None.
+def multiple_of(name: str, number: int, of: str, unit: int, about: Sequence[str] = ()) -> Findings:
+    """Yield `hidden_size (1000) must be a multiple of num_attention_heads (12)` if it is not one.
 
-    The finding is about both names. Where one of them is not a parameter, the rule corrects that with
-    `replace(finding, about=...)`.
+    about: what the finding is about if one of the two names is not a parameter.
     """
-    if number % unit == 0:
-        return None
-    what = f"{name} ({number}) must be a multiple of {of} ({unit})"
-    return refuse(what, f"set {name} to {nearest(number, unit)}", about=[name, of])
+    if number % unit:
+        what = f"{name} ({number}) must be a multiple of {of} ({unit})"
+        yield refuse(what, f"set {name} to {nearest(number, unit)}", about or [name, of])
 
 
 def nearest(number: int, unit: int) -> str:
@@ -38,17 +36,17 @@ def _nearest_multiples(number: int, unit: int) -> list[int]:
     return [below, below + unit] if below else [unit]
 
 
-def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *others: int) -> Finding | None:
-    """Return the finding of `multiple_of`, with the divisors of `number` and of all `others` in the hint.
+def divisible_by(
+    name: str, number: int, divisor_name: str, divisor: int, *others: int, about: Sequence[str] = ()
+) -> Findings:
+    """Yield the finding of `multiple_of`, with the divisors of `number` and of all `others` in the hint.
 
     The hint leaves `number` as it is: a different number of heads, for example, would change the size of each head.
     """
-    finding = multiple_of(name, number, divisor_name, divisor)
-    if finding is None:
-        return None
-    common = gcd(number, *others)
-    sizes = [str(size) for size in range(1, min(common, MOST_PROPOSED) + 1) if common % size == 0]
-    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")
+    for finding in multiple_of(name, number, divisor_name, divisor, about):
+        common = gcd(number, *others)
+        sizes = [str(size) for size in range(1, min(common, MOST_PROPOSED) + 1) if common % size == 0]
+        yield replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")
 
 
 def around(number: int, fitting: Sequence[int]) -> list[int]:

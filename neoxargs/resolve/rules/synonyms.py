@@ -37,24 +37,23 @@ def ignored(name: str, used: str) -> str:
     return f"remove one of them; GPT-NeoX ignored {name} and used {used}"
 
 
-def synonyms(top: str, nested: str, default_of: str = "") -> Callable[..., dict[str, Any]]:
+def synonyms(top: str, nested: str) -> None:
     """Register that a top-level parameter and a key of a DeepSpeed section are the same setting.
 
-    If either is set, both get its value; otherwise both get the default of `default_of`, by default `top`.
+    If either is set, both get its value; otherwise both get the default of `top`, or of ZeRO's key.
     """
-
-    advice = ignored(top, nested) if nested.startswith("zero_optimization.") else ""
+    of_zero = nested.startswith("zero_optimization.")
 
     def set_both(top_value: Any, nested_value: Any, default: Default) -> dict[str, Any]:
-        value = agreed_value({top: top_value, nested: nested_value}, advice=advice)
+        both = {top: top_value, nested: nested_value}
+        value = agreed_value(both, advice=ignored(top, nested) if of_zero else "")
         if value is None:
-            value = default(default_of or top)
+            value = default(nested if of_zero else top)
         return {top: value, nested: value}
 
     set_both.__doc__ = f"{top} and {nested} are the same setting"
     set_both.__name__ = top
     DERIVATIONS.append(Rule(set_both, (top, nested), (top, nested, "default")))
-    return set_both
 
 
 def names_of_setting(name: str) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
+from neoxargs.resolve.rules.rule import Findings, check, derive, refuse
 from neoxargs.resolve.rules.synonyms import yaml_form
 
 #: Transformer Engine's norms -> the same norm without its name.
@@ -35,25 +35,26 @@ def te_layernorm_mlp_determines_mlp(
     exact_mlp_width: bool,
     moe_num_experts: int,
     norm_placement: str,
-) -> Finding | None:
+) -> Findings:
     """Transformer Engine's LayerNormMLP is a norm and a feed-forward layer in one, with biases. GPT-NeoX ignores
     parameters that contradict this, and does not normalise the inputs of experts.
 
         te_layernorm_mlp: true
         use_bias_in_mlp: false
     """
-    implied = {
-        "use_bias_in_mlp": (True, use_bias_in_mlp),
-        "gpt_j_tied": (False, gpt_j_tied),
-        "exact_mlp_width": (True, exact_mlp_width),
-        "moe_num_experts": (1, moe_num_experts),
-        "norm_placement": ("before", norm_placement),
-    }
-    return _contradiction("te_layernorm_mlp", implied) if te_layernorm_mlp else None
+    if te_layernorm_mlp:
+        yield from _implied_by(
+            "te_layernorm_mlp",
+            use_bias_in_mlp=(True, use_bias_in_mlp),
+            gpt_j_tied=(False, gpt_j_tied),
+            exact_mlp_width=(True, exact_mlp_width),
+            moe_num_experts=(1, moe_num_experts),
+            norm_placement=("before", norm_placement),
+        )
 
 
 @check
-def te_layernorm_mlp_has_norm_and_activation(te_layernorm_mlp: bool, norm: str, activation: str) -> Finding | None:
+def te_layernorm_mlp_has_norm_and_activation(te_layernorm_mlp: bool, norm: str, activation: str) -> Findings:
     """Transformer Engine's LayerNormMLP supports only some norms and activations. With any other, every GPT-NeoX rank
     stops when it builds the first layer.
 
@@ -63,56 +64,53 @@ def te_layernorm_mlp_has_norm_and_activation(te_layernorm_mlp: bool, norm: str, 
     for name, value, known in (("norm", norm, MLP_NORMS), ("activation", activation, MLP_ACTIVATIONS)):
         if te_layernorm_mlp and value not in known:
             what = f"te_layernorm_mlp does not support {name} ({value})"
-            return refuse(what, f"set {name} to one of {', '.join(known)}", about=["te_layernorm_mlp", name])
-    return None
+            yield refuse(what, f"set {name} to one of {', '.join(known)}", about=["te_layernorm_mlp", name])
+            return
 
 
 @check
 def te_mha_determines_attention(
     te_mha: bool, use_bias_in_attn_linear: bool, use_qk_layernorm: bool, use_mup: bool
-) -> Finding | None:
+) -> Findings:
     """Transformer Engine's MultiheadAttention, as GPT-NeoX calls it, has biases in all projections, no norms of queries
     and keys, and divides scores by the root of the head dimension. GPT-NeoX ignores parameters that contradict this.
 
         te_mha: true
         use_bias_in_attn_linear: false
     """
-    implied = {
-        "use_bias_in_attn_linear": (True, use_bias_in_attn_linear),
-        "use_qk_layernorm": (False, use_qk_layernorm),
-        "use_mup": (False, use_mup),
-    }
-    return _contradiction("te_mha", implied) if te_mha else None
+    if te_mha:
+        yield from _implied_by(
+            "te_mha",
+            use_bias_in_attn_linear=(True, use_bias_in_attn_linear),
+            use_qk_layernorm=(False, use_qk_layernorm),
+            use_mup=(False, use_mup),
+        )
 
 
 @check
-def te_mha_is_dense(te_mha: bool, attention_config: Sequence[str], pos_emb: str) -> Finding | None:
+def te_mha_is_dense(te_mha: bool, attention_config: Sequence[str], pos_emb: str) -> Findings:
     """Transformer Engine's MultiheadAttention, as GPT-NeoX calls it, is dense and adds nothing to the scores. GPT-NeoX
     ignores other kinds of layers in attention_config, and with pos_emb: alibi or rpe, a model has no positions at all.
 
         te_mha: true
         pos_emb: alibi
     """
-    if not te_mha:
-        return None
-    if pos_emb in ("alibi", "rpe"):
-        hint = "remove te_mha, or set pos_emb to rotary, learned, sinusoidal or none"
-        return refuse(f"te_mha and pos_emb ({pos_emb}) cannot be combined", hint, about=["te_mha", "pos_emb"])
     other = next((kind for kind in attention_config if kind not in ("global", "flash")), None)
-    if other is None:
-        return None
-    what = f"te_mha and {other} layers cannot be combined"
-    hint = "remove te_mha, or use only global or flash layers in attention_config"
-    return refuse(what, hint, about=["te_mha", "attention_config"])
+    if te_mha and pos_emb in ("alibi", "rpe"):
+        hint = "remove te_mha, or set pos_emb to rotary, learned, sinusoidal or none"
+        yield refuse(f"te_mha and pos_emb ({pos_emb}) cannot be combined", hint, about=["te_mha", "pos_emb"])
+    elif te_mha and other:
+        hint = "remove te_mha, or use only global or flash layers in attention_config"
+        yield refuse(f"te_mha and {other} layers cannot be combined", hint, about=["te_mha", "attention_config"])
 
 
-def _contradiction(switch: str, implied: Mapping[str, tuple[Any, Any]]) -> Finding | None:
-    """Return an error about the first parameter that differs from what the switch implies.
+def _implied_by(switch: str, **implied: tuple[Any, Any]) -> Findings:
+    """Yield an error about the first parameter that differs from what the switch implies.
 
     implied: parameter -> its value with the switch, its value in the configuration.
     """
     for name, (expected, value) in implied.items():
         if value != expected:
             what = f"{switch} implies {name}: {yaml_form(expected)}, but {name} is {yaml_form(value)}"
-            return refuse(what, f"remove {name} or {switch}", about=[switch, name])
-    return None
+            yield refuse(what, f"remove {name} or {switch}", about=[switch, name])
+            return

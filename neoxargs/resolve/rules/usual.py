@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from neoxargs.base.record import Record
-from neoxargs.resolve.rules.rule import CHECKS, Finding, Rule, check, warn
+from neoxargs.resolve.rules.rule import CHECKS, Findings, Rule, check, warn
 
 
 class Usual(Record):
@@ -86,35 +86,32 @@ USUAL: dict[str, Usual] = {
 }
 
 
-def values_are_plausible(written: Collection[str], *values: object) -> list[Finding]:
+def values_are_plausible(written: Collection[str], *values: object) -> Findings:
     """A value that is far outside of the usual range is accepted by every program, and usually is a typo: an exponent
     without its sign, a percentage, or a power of two in place of its exponent. The loss is then NaN after the first
     steps, or nothing is learned.
 
         optimizer: {type: Adam, params: {lr: 6}}
     """
-    return [
-        warn(f"{name} ({value:g}) is far outside of the usual range, {usual.range}", "correct a mistyped value", [name])
-        for (name, usual), value in zip(USUAL.items(), values, strict=True)
-        if isinstance(value, int | float) and value and not usual.least <= value <= usual.most
-        # A schedule's rates follow from lr.
-        if name in written or not name.startswith("scheduler.")
-    ]
+    for (name, usual), value in zip(USUAL.items(), values, strict=True):
+        if not isinstance(value, int | float) or not value or usual.least <= value <= usual.most:
+            continue
+        if name in written or not name.startswith("scheduler."):  # a schedule's rates follow from lr
+            what = f"{name} ({value:g}) is far outside of the usual range, {usual.range}"
+            yield warn(what, "correct a mistyped value", [name])
 
 
 CHECKS.append(Rule(values_are_plausible, (), ("written", *USUAL)))
 
 
 @check
-def second_beta_is_the_larger(adam_beta1: float, adam_beta2: float, written: Collection[str]) -> Finding | None:
+def second_beta_is_the_larger(adam_beta1: float, adam_beta2: float, written: Collection[str]) -> Findings:
     """The second beta is the decay rate of the mean of squared gradients, which must change more slowly than the mean
     of gradients, whose decay rate is the first beta. Swapped, the steps have the wrong sizes and training is unstable.
 
         optimizer: {type: Adam, params: {betas: [0.95, 0.9]}}
     """
     names = ("adam_beta1", "adam_beta2", "optimizer.params.betas")
-    if adam_beta2 >= adam_beta1 or not set(names) & set(written):
-        return None
-    what = f"the first beta ({adam_beta1}) is larger than the second ({adam_beta2})"
-    advice = f"did you mean [{adam_beta2}, {adam_beta1}]?"
-    return warn(what, advice, [name for name in names if name in written])
+    if adam_beta2 < adam_beta1 and set(names) & set(written):
+        what = f"the first beta ({adam_beta1}) is larger than the second ({adam_beta2})"
+        yield warn(what, f"did you mean [{adam_beta2}, {adam_beta1}]?", [name for name in names if name in written])

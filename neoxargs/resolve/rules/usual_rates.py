@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from neoxargs.facts.objectives import objective
 from neoxargs.resolve.rules.optimizer import is_adam
-from neoxargs.resolve.rules.rule import Finding, check, warn
+from neoxargs.resolve.rules.rule import Findings, check, warn
 from neoxargs.resolve.rules.usual import USUAL
 
 #: Billions of parameters and the learning rate of GPT-3's models.
@@ -59,7 +59,7 @@ def learning_rate_suits_the_size(  # noqa: PLR0913, PLR0917 - what decides the k
     train_impl: str,
     finetune: bool,
     use_mup: bool,
-) -> Finding | None:
+) -> Findings:
     """Larger models need smaller steps. With a rate far above that of published models of this size, the loss rises
     after the warm-up or becomes NaN. Without lr, GPT-NeoX trains every model at 0.001
     (https://github.com/mosaicml/llm-foundry/issues/232, https://github.com/deepspeedai/DeepSpeed/issues/7303).
@@ -71,13 +71,11 @@ def learning_rate_suits_the_size(  # noqa: PLR0913, PLR0917 - what decides the k
     """
     size = 12 * num_layers * hidden_size**2
     continues = finetune or lora__rank or soft_prompt_tuning__enabled or train_impl != "normal" or use_mup
-    if continues or not is_adam(optimizer__type) or hidden_size < NARROWEST:
-        return None
-    if not (most := largest_usual(size)) < lr <= MISTYPED:
-        return None
-    usual = f"{most / 50:.1g} to {most / 2:.1g}"
-    what = f"lr ({lr:g}) is far above the usual range for a model of this width and depth, {usual}"
-    return warn(what, "set lr to a value in this range", ["lr"])
+    is_judged, most = is_adam(optimizer__type) and hidden_size >= NARROWEST, largest_usual(size)
+    if is_judged and not continues and most < lr <= MISTYPED:
+        usual = f"{most / 50:.1g} to {most / 2:.1g}"
+        what = f"lr ({lr:g}) is far above the usual range for a model of this width and depth, {usual}"
+        yield warn(what, "set lr to a value in this range", ["lr"])
 
 
 @check
@@ -91,7 +89,7 @@ def learning_rate_suits_the_finetuning(  # noqa: PLR0913, PLR0917 - what decides
     soft_prompt_tuning__enabled: bool,
     train_impl: str,
     finetune: bool,
-) -> Finding | None:
+) -> Findings:
     """A pretrained model needs smaller steps than a new one. With a rate far above the usual one, it forgets what it
     has learned, or the loss becomes NaN. Adapters and tuned prompts are new weights: with the rate of full finetuning,
     they hardly learn. The output of adapters is multiplied by alpha / rank, so the upper limit holds for the product
@@ -105,20 +103,19 @@ def learning_rate_suits_the_finetuning(  # noqa: PLR0913, PLR0917 - what decides
     adapters, preference = bool(lora__rank), objective(train_impl).reference
     trains_some = adapters or preference or finetune or soft_prompt_tuning__enabled
     if not trains_some or not is_adam(optimizer__type) or hidden_size < NARROWEST or not 0 < lr <= MISTYPED:
-        return None
+        return
     kind = ("DPO" if preference else "finetuning") + " with adapters" * adapters
     least, most, usual = FINETUNING["a tuned prompt" if soft_prompt_tuning__enabled else kind]
     scale = lora__alpha / (lora__rank**0.5 if lora__rank_stabilized else lora__rank) if adapters else 1.0
     kind = "a tuned prompt" if soft_prompt_tuning__enabled else kind.replace("DPO", train_impl.upper())
     if lr * max(scale, 1) < least:
         what = f"lr ({lr:g}) is far below the usual range for {kind}, {usual}"
-        return warn(what, "increase lr", ["lr"])
-    if lr * max(scale, 1) <= most:
-        return None
-    by_scale = scale > 1 and lr <= most
-    product = f"lr ({lr:g}) x the scale of the adapters ({scale:g}) = {lr * scale:g}" if scale > 1 else f"lr ({lr:g})"
-    return warn(
-        f"{product} is far above the usual range for {kind}, {usual}",
-        "decrease lr" + " or lora.alpha" * by_scale,
-        ["lr", "lora.alpha", "lora.rank"] if by_scale else ["lr"],
-    )
+        yield warn(what, "increase lr", ["lr"])
+    elif lr * max(scale, 1) > most:
+        by_scale, given = scale > 1 and lr <= most, f"lr ({lr:g})"
+        product = f"{given} x the scale of the adapters ({scale:g}) = {lr * scale:g}" if scale > 1 else given
+        yield warn(
+            f"{product} is far above the usual range for {kind}, {usual}",
+            "decrease lr" + " or lora.alpha" * by_scale,
+            ["lr", *["lora.alpha", "lora.rank"] * by_scale],
+        )

@@ -16,15 +16,7 @@ from neoxargs.base.problems import close_matches, is_one_edit
 from neoxargs.resolve.keys.other_programs import our_choice
 from neoxargs.resolve.values.describe_type import UNIONS, describe_type, is_list
 from neoxargs.resolve.values.hints import Hint, as_yaml, number_hint, typo_hint, without_brackets
-from neoxargs.resolve.yaml.nodes import (
-    Mapping,
-    Node,
-    Scalar,
-    Sequence,
-    format_node,
-    node_of,
-    read_plain,
-)
+from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, Sequence, format_node, node_of, read_plain
 
 _NOTHING = type(None)
 NO_HINT = Hint()

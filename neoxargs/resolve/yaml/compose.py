@@ -225,29 +225,20 @@ class _Composer:
         name, where = event.anchor, self.at(event)
         if name in self.open:
             what = f"alias `*{name}` is part of the value that it refers to"
-            raise Problems(
-                [Problem(what, where, f"replace `*{name}` with a literal value", id="yaml-alias-inside-itself")]
-            )
+            hint = f"replace `*{name}` with a literal value"
+            raise Problems(Problem(what, where, hint, id="yaml-alias-inside-itself"))
         if name not in self.anchors:
             hint = f"add `&{name}` to a value above, or put `*{name}` in quotes if it is meant as a string"
             what = f"alias `*{name}` has no anchor `&{name}` above it"
-            raise Problems([Problem(what, where, hint, id="yaml-unknown-alias")])
+            raise Problems(Problem(what, where, hint, id="yaml-unknown-alias"))
         node, size = self.anchors[name]
         self.count += size
         # Counted before anything walks the tree: a node is shared here, but each use of it is read as a copy.
         self.repeated += size
         if self.repeated > MAX_VALUES:
             what = f"aliases expand to more than {MAX_VALUES:,} values"
-            raise Problems(
-                [
-                    Problem(
-                        what,
-                        where,
-                        "remove the nested aliases: even a long configuration needs only a few hundred values",
-                        id="yaml-too-many-aliases",
-                    )
-                ]
-            )
+            hint = "remove the nested aliases: even a long configuration needs only a few hundred values"
+            raise Problems(Problem(what, where, hint, id="yaml-too-many-aliases"))
         return node
 
     def at(self, event: Any, last: Any = None) -> Place:
@@ -267,7 +258,6 @@ class _Composer:
 def duplicate_key(name: str, entry: Entry, other: Entry, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
     """Return the problem of a key that is set twice. spelled: names two spellings; about: registry names, if known."""
     where, first = entry.place, other.place
-    second = f"{name} is set twice{spelled}"
     hint = "remove one of the two; values can be overridden only with --set"
     if where.file == SET:
         hint = "use --set only once per parameter"
@@ -277,7 +267,8 @@ def duplicate_key(name: str, entry: Entry, other: Entry, spelled: str = "", abou
     if where.file != SET and json.dumps(entry.value.to_python()) == json.dumps(other.value.to_python()):
         # A file may also be part of another run, which needs the value.
         edits = (Edit(where, "remove", safe=where.file == first.file),)
-    return Problem(second, where, hint, (first,), id="duplicate-key", about=about, edits=edits)
+    what = f"{name} is set twice{spelled}"
+    return Problem(what, where, hint, (first,), id="duplicate-key", about=about, edits=edits)
 
 
 def _with_comma(before: Node, after: Node) -> Scalar | None:

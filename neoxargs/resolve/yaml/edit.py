@@ -85,7 +85,7 @@ class Document:
         except yaml.YAMLError as error:  # deepy's own reader accepts an anchor that is set twice; PyYAML does not
             lines = lines_of(self.text)
             raise Problems(
-                [syntax_problem(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
+                syntax_problem(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))
             ) from None
 
     def _collect(self, mapping: Any, path: str) -> None:
@@ -288,8 +288,7 @@ class Document:
         if edit.do == "remove":
             self._remove(entry)
         elif edit.do == "set":
-            start, end = entry.value
-            self._put(start, end, edit.text)
+            self._put(*entry.value, edit.text)
         else:
             self._move(entry, edit.text)
 

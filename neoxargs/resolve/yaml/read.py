@@ -70,9 +70,7 @@ def readable_texts(
     paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None
 ) -> tuple[list[Text], list[Problem]]:
     """Return the texts of the files that can be read, whatever their format, and the problems of the others."""
-    texts: list[Text] = []
-    problems: list[Problem] = []
-    seen: set[str] = set()
+    texts, problems, seen = list[Text](), list[Problem](), set[str]()
     for given in paths:
         path = os.fspath(given)
         try:
@@ -102,23 +100,17 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
     if isinstance(node, Mapping):
         return node
     if node is None or is_null(node):
-        raise Problems([Problem("this file contains no parameters", whole, EXAMPLE, id="file-without-parameters")])
+        raise Problems(Problem("this file contains no parameters", whole, EXAMPLE, id="file-without-parameters"))
     if whole.file.endswith(SHELL_SCRIPTS):
-        hint = (
-            "`deepy check` and `plan` take a script that starts Megatron-LM by itself, and `deepy migrate` converts it"
-        )
-        _stop(whole.file, "this is a shell script, not a YAML file", hint, id="file-not-a-mapping")
-    if isinstance(node, Scalar):
-        raise Problems([line_problem(node.place) or _no_mapping("expected `key: value`, got text", node)])
-    raise Problems([_no_mapping("expected `key: value`, got a list", node)])
-
-
-def _no_mapping(what: str, node: Node) -> Problem:
-    return Problem(what, node.place, EXAMPLE, id="file-not-a-mapping")
+        hint = "`deepy check` and `plan` take a script that starts Megatron-LM by itself, and `deepy migrate` converts "
+        _stop(whole.file, "this is a shell script, not a YAML file", f"{hint}it", id="file-not-a-mapping")
+    what = f"expected `key: value`, got {'text' if isinstance(node, Scalar) else 'a list'}"
+    found = line_problem(node.place) if isinstance(node, Scalar) else None
+    raise Problems(found or Problem(what, node.place, EXAMPLE, id="file-not-a-mapping"))
 
 
 def _stop(path: str, what: str, hint: str = "", *, id: str) -> NoReturn:
-    raise Problems([Problem(what, Place(path, 0, 0), hint, id=id)])
+    raise Problems(Problem(what, Place(path, 0, 0), hint, id=id))
 
 
 def find_file(path: str, directory: str | None = None) -> str:
@@ -247,12 +239,9 @@ def _decode(path: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Problems([_not_utf8(path, data, error.start)]) from None
-
-
-def _not_utf8(path: str, data: bytes, start: int) -> Problem:
-    begin = data.rfind(b"\n", 0, start) + 1
-    line = data[begin:].split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
-    where = Place(path, data.count(b"\n", 0, start) + 1, len(data[begin:start].decode()) + 1, line)
-    hint = f"save the file as UTF-8; if it is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {path}"
-    return Problem(f"byte 0x{data[start]:02x} is not valid UTF-8", where, hint, id="file-not-utf8")
+        start, begin = error.start, data.rfind(b"\n", 0, error.start) + 1
+        line = data[begin:].split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+        where = Place(path, data.count(b"\n", 0, start) + 1, len(data[begin:start].decode()) + 1, line)
+        what = f"byte 0x{data[start]:02x} is not valid UTF-8"
+        hint = f"save the file as UTF-8; if it is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {path}"
+        raise Problems(Problem(what, where, hint, id="file-not-utf8")) from None

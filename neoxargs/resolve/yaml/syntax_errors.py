@@ -7,12 +7,66 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from neoxargs.base.problems import Edit, Place, Problem
-from neoxargs.resolve.yaml.brackets import bracket_problem
-from neoxargs.resolve.yaml.line_patterns import is_conflict_mark, line_content, line_problem
-from neoxargs.resolve.yaml.parse_failure import ParseFailure, PlaceAt
+from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT, is_conflict_mark, line_content, line_problem
+
+
+class PlaceAt(Protocol):
+    """Convert a line and a column, both from 0, to a place."""
+
+    def __call__(self, line: int, column: int) -> Place: ...
+
+
+class ParseFailure(NamedTuple):
+    """The parser's message, where it stopped, and where the construct began."""
+
+    words: str
+    where: Place
+    began: Place | None
+    at: PlaceAt
+
+    @property
+    def character(self) -> str:
+        """The character at which the parser stopped; "" at the end of the file."""
+        return self.where.text[self.where.column - 1 : self.where.column]
+
+    @property
+    def before(self) -> str:
+        return self.where.text[: self.where.column - 1]
+
+    @property
+    def begins_line(self) -> bool:
+        return not self.before.strip()
+
+    def last_above(self, wanted: Callable[[str], bool], skip: int = 0) -> Place | None:
+        """Return the last line that `wanted` accepts, searching upwards from `skip` lines above the failure."""
+        lines = (self.at(number, 0) for number in range(self.where.line - 1 - skip, -1, -1))
+        return next((line for line in lines if wanted(line.text)), None)
+
+    def lines(self) -> Iterator[Place]:
+        """Yield all lines of the file."""
+        number = 0
+        while (line := self.at(number, 0)).line == number + 1:  # beyond the end, the place is in the last line
+            yield line
+            number += 1
+
+    def above(self) -> Place | None:
+        """Return the first of the consecutive lines above without `: `, which YAML reads as part of a value or key."""
+        first = None
+        for number in range(self.where.line - 2, -1, -1):
+            place = self.at(number, 0)
+            content = place.text.strip()
+            if re.search(r":(\s|$)", content) or content.startswith(("#", "- ")) or content in _OPEN:
+                break
+            first = line_content(place) if content else first
+        return first
+
+
+#: Lines without `: ` that are not part of a value.
+_OPEN = ("{", "}", "},", "[", "]", "],", "---")
+
 
 #: Spaces per level, where a file does not show what its author uses.
 STEP = "  "
@@ -115,10 +169,8 @@ def _no_key(line: Place) -> Problem:
 
 
 def _quote(failure: ParseFailure) -> Problem:
-    where = failure.began or failure.where
-    return Problem(
-        "this quote is never closed", where, "add the closing quote on the same line", id="yaml-unclosed-quote"
-    )
+    what, hint = "this quote is never closed", "add the closing quote on the same line"
+    return Problem(what, failure.began or failure.where, hint, id="yaml-unclosed-quote")
 
 
 def _alias(failure: ParseFailure) -> Problem:
@@ -164,9 +216,8 @@ def _to_nearest_level(failure: ParseFailure) -> tuple[Edit, ...]:
     """Return the edit that aligns a line with the nearest of the levels around it, if one is nearer than the others."""
     written = _indentation(failure.where.text)
     lines = [failure.at(number, 0).text for number in range(failure.where.line - 1)]
-    levels = sorted(
-        {_indentation(line) for line in lines if _has_content(line)}, key=lambda level: abs(level - written)
-    )
+    found = {_indentation(line) for line in lines if _has_content(line)}
+    levels = sorted(found, key=lambda level: abs(level - written))
     if len(levels) < 2 or abs(levels[0] - written) == abs(levels[1] - written):
         return ()
     return (_indented(failure.where, " " * levels[0]),)
@@ -180,12 +231,8 @@ def _no_value(failure: ParseFailure) -> Problem:
     if failure.character in "]}":
         opening = "[" if failure.character == "]" else "{"
         what = f"this `{failure.character}` has no matching `{opening}`"
-        return Problem(
-            what,
-            failure.where,
-            f"remove this `{failure.character}`, or add the missing `{opening}`",
-            id="yaml-unopened-bracket",
-        )
+        hint = f"remove this `{failure.character}`, or add the missing `{opening}`"
+        return Problem(what, failure.where, hint, id="yaml-unopened-bracket")
     what = f"a value is missing before this `{failure.character}`"
     return Problem(what, failure.where, id="yaml-missing-value")
 
@@ -194,7 +241,7 @@ def _after_the_end(failure: ParseFailure) -> Problem:
     if failure.character and failure.character in "]}":
         return _no_value(failure)
     above = (failure.at(number, 0) for number in range(failure.where.line))
-    first = next((place for place in above if place.text.strip() and not place.text.lstrip().startswith("#")), None)
+    first = next((place for place in above if _has_content(place.text)), None)
     if failure.begins_line and failure.character != "{" and (problem := line_problem(failure.where)):
         return problem
     # A first line of plain text is a complete document, so the parser complains only about the line after it.
@@ -213,6 +260,114 @@ def _anchor(failure: ParseFailure) -> Problem:
     what = "this anchor name is already used"
     also = (failure.began,) if failure.began else ()
     return Problem(what, failure.where, "rename one of the two anchors", also, id="yaml-duplicate-anchor")
+
+
+# -- inside `{ }` and `[ ]`: a missing comma, quote or bracket, and where it belongs -----------------------------------
+
+
+def bracket_problem(opening: str, closing: str) -> Callable[[ParseFailure], Problem]:
+    """Return a function that turns a parse failure inside this kind of bracket into a problem."""
+
+    def problem_of(failure: ParseFailure) -> Problem:
+        if not failure.character:
+            return _never_closed(failure, opening, closing)
+        return _other_mistake(failure) or _missing(failure, opening, closing)
+
+    return problem_of
+
+
+def _other_mistake(failure: ParseFailure) -> Problem | None:
+    """Return the problem of a mistake that is not about brackets or commas, else None."""
+    if failure.character == "=":
+        what = "expected `: ` after the key, got `=`"
+        return Problem(what, failure.where, "write `key: value`", id="yaml-equals-sign")
+    if failure.character == "{" and failure.before.endswith("$"):
+        hint = "write the value itself, or put the text in quotes"
+        return Problem("YAML does not expand variables", failure.where, hint, id="yaml-variable")
+    # An odd number of quotes: the parser took what follows an earlier quote as its text, and stops at this one.
+    if failure.character not in "]}" and failure.before.count('"') % 2:
+        line = failure.last_above(lambda above: _COMMENT.sub("", above).count('"') % 2 == 1, skip=1)
+        if line is None:
+            return None
+        quote = line._replace(column=_COMMENT.sub("", line.text).rindex('"') + 1, width=1)
+        return Problem("this quote is not closed on its line", quote, 'add the closing `"`', id="yaml-unclosed-quote")
+    line = failure.above() if failure.character == ":" else None
+    return line_problem(line) if line else None
+
+
+def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
+    also = (failure.began,) if failure.began else ()
+    if failure.character in "]}":
+        what = f"`{failure.character}` cannot close `{opening}`"
+        hint = f"add `{closing}` before this `{failure.character}`, or remove this `{failure.character}`"
+        return Problem(what, failure.where, hint, also, id="yaml-wrong-bracket")
+    if opening == "{" and not failure.begins_line and re.search(r"[{,]\s*(\"[^\"]*\"|'[^']*')\s+$", failure.before):
+        what = "a `:` is missing before this value"
+        return Problem(what, failure.where, "write `key: value`", also, id="yaml-missing-colon")
+    is_key = failure.character == ":" and opening == "{" and re.fullmatch(_A_KEY, failure.before)
+    line = _content_above(failure) if failure.begins_line or is_key else None
+    if line is None:
+        what = f"a `,` or the closing `{closing}` is missing before this text"
+        return Problem(what, failure.where, also=also, id="yaml-missing-comma")
+    return _missing_after(line, closing, also, bool(re.match(rf"{_A_KEY}:", failure.where.text)))
+
+
+_COMMENT = re.compile(r"(^|\s+)#.*")
+#: A line up to the colon of its key.
+_A_KEY = r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*"
+
+
+def _missing_after(word: Place, closing: str, also: tuple[Place, ...], before_key: bool) -> Problem:
+    """Return the problem of a character missing after the last word of a line. before_key: a key follows."""
+    last, hint = word.column + word.width - 1, ""
+    character = word.text[last - 1]
+    if word.text[word.column - 1 : last] == "...":
+        return Problem("`...` is a placeholder, not a value", word, ELLIPSIS_HINT, also, id="yaml-ellipsis")
+    if character == ";":
+        where = word._replace(column=last, width=1)
+        edit = Edit(where, "replace", ",")
+        return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma", edits=(edit,))
+    if character in "]}":
+        word = word._replace(column=last, width=1)
+        hint = f"add a `,` or `{closing}` after this `{character}`, or move this `{character}` to where it belongs"
+    what = f"a `,` or the closing `{closing}` is missing after this value"
+    edits = (Edit(word._replace(column=last + 1, width=0), "replace", ","),) if before_key else ()
+    return Problem(what, word, hint, also, id="yaml-missing-comma", edits=edits)
+
+
+def _content_above(failure: ParseFailure) -> Place | None:
+    """Return the last word above the failure, comments excluded; None if it ends in `,`, `{` or `[`."""
+    # Upwards from the line above; a place counts from 1, lines from 0.
+    for number in range(failure.where.line - 2, -1, -1):
+        line = failure.at(number, 0)
+        if content := _COMMENT.sub("", line.text).rstrip():
+            width = len(content.split()[-1])
+            last = line._replace(column=len(content) - width + 1, width=width)
+            return None if content.endswith((",", "{", "[")) else last
+    return None
+
+
+def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
+    """Return the problem of a file that ends inside a bracket.
+
+    The unclosed bracket is found by indentation: a line that closes it is further left than the line that opens it.
+    """
+    inner: list[Place] = []
+    for number in range(failure.began.line - 1 if failure.began else 0, failure.where.line):
+        line = failure.at(number, 0)
+        for match in re.finditer(r"\"[^\"]*\"|'[^']*'|#.*|[\[\]{}]", line.text):
+            if match[0] in "[{":
+                inner.append(line._replace(column=match.start() + 1, width=1))
+            elif match[0] in "]}" and inner:
+                first = inner.pop()
+                indentation = len(first.text) - len(first.text.lstrip())
+                if not line.text[: match.start()].strip() and match.start() < indentation:
+                    partner = {"{": "}", "[": "]"}[first.written]
+                    also = (line._replace(column=match.start() + 1, width=1),)
+                    what = f"this `{first.written}` is never closed, or a line below it is indented wrongly"
+                    return Problem(what, first, f"add the closing `{partner}`", also, id="yaml-unclosed-bracket")
+    what = f"this `{opening}` is never closed"
+    return Problem(what, failure.began, f"add the closing `{closing}`", id="yaml-unclosed-bracket")
 
 
 _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {

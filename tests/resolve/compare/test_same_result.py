@@ -71,14 +71,16 @@ def test_a_promise_needs_a_row_for_the_path(
 ) -> None:
     row = {"from": ["null"], "to": {"true": cells}}
     table = {"alone": {name: row}, "together": {"names": [], "paths": {}}, "not tried": {}}
-    monkeypatch.setattr(same_result, "_table", lambda: table)
+    monkeypatch.setattr(same_result, "table_beside", lambda _: table)
     assert as_shown("rounding", [name], pair, (PLAIN, PLAIN))[0] == expected
 
 
 def test_a_promise_between_paths_needs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {PATH: 0.0}
     row = {"zero_optimization.stage": {"from": ["2"], "to": {"0": cells}}}
-    monkeypatch.setattr(same_result, "_table", lambda: {"alone": row, "together": {"names": []}, "not tried": {}})
+    monkeypatch.setattr(
+        same_result, "table_beside", lambda _: {"alone": row, "together": {"names": []}, "not tried": {}}
+    )
     sides = [PLAIN | {"zero_optimization.stage": stage} for stage in (0, 1, 2)]
     found = {
         (a, b): as_shown("rounding", ["zero_optimization.stage"], (a, b), (sides[a], sides[b]))[0]
@@ -98,7 +100,7 @@ def test_context_parallel_ranks_and_their_style_are_tried(pair: tuple[Any, Any])
 def test_what_must_change_no_bit_is_shown_with_each_part_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {PATH: [], "ZeRO-0 fp32 lion": [], "ZeRO-0 bf16 adam experts": ["save"]}
     table = {"alone": {}, "together": {"names": ["save", "log_interval"], "paths": paths}, "not tried": {}}
-    monkeypatch.setattr(same_result, "_table", lambda: table)
+    monkeypatch.setattr(same_result, "table_beside", lambda _: table)
 
     def of(name: str, **changes: Any) -> str:
         run = PLAIN | changes

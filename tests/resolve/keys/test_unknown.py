@@ -140,11 +140,6 @@ def test_nothing_is_said_about_the_parameters_of_an_unknown_optimizer() -> None:
     assert "remove" not in problem.hint
 
 
-def test_a_set_without_a_value() -> None:
-    (problem,) = draft([], ["num_layers"]).problems
-    assert problem.id == "set-without-value"
-
-
 def test_a_section_with_special_characters_of_a_pattern() -> None:
     (problem,) = draft([], ["a(b.learning_rate=1"]).problems
     assert problem.id == "unknown-key"
