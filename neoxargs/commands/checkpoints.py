@@ -77,14 +77,11 @@ class Listed:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the folder with the checkpoints: the value of `save`")
-    parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
-    parser.add_argument(
-        "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask for confirmation before --prune removes checkpoints"
-    )
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="the folder with the checkpoints: the value of `save`")
+    add("--verify", action="store_true", help="read all files and verify their checksums")
+    add("--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints")
+    add("--yes", action="store_true", help="do not ask for confirmation before --prune removes checkpoints")
 
 
 def run(options: Namespace) -> int:
@@ -94,7 +91,13 @@ def run(options: Namespace) -> int:
     if not folders:
         raise Problems(_none_in(root))
     if options.prune is not None:
-        return _prune(root, options)
+        if options.prune < 1:
+            what = f"--prune ({options.prune}) would remove every checkpoint"
+            hint = "write --prune 1 to keep the newest undamaged checkpoint"
+            raise Problems(Problem(what, hint=hint, id="prune-all"))
+        # A run that saves would remove, as leftovers, what is being removed here.
+        with lock_folder(root, os.environ):
+            return _prune(root, options)
     with _progress(folders if options.verify else []) as verify:
         listed = [examine(folder, verify if options.verify else checkpoint_folder.damage) for folder in folders]
     damaged = any(row.damage for row in listed)
@@ -106,7 +109,7 @@ def run(options: Namespace) -> int:
         _print_json(root, not damaged, checkpoints=rows)
     else:
         print("\n".join([*table(listed, time.time()), *_leftovers(root), *_tensors(folders)]))
-        _print_warnings(root)
+        report(_warnings(root))
     return int(damaged)
 
 
@@ -127,10 +130,6 @@ def _none_in(root: Path) -> Problem:
 def _print_json(root: Path, ok: bool, **found: object) -> None:
     problems = [problem.to_json() for problem in _warnings(root)]
     print(json.dumps({"ok": ok, "problems": problems, **found}, indent=2))
-
-
-def _print_warnings(root: Path) -> None:
-    report(_warnings(root))
 
 
 def _warnings(root: Path) -> list[Problem]:
@@ -229,15 +228,6 @@ def choose(root: Path, keep: int, verify: Examine) -> Choice:
 
 
 def _prune(root: Path, options: Namespace) -> int:
-    if options.prune < 1:
-        hint = "write --prune 1 to keep the newest undamaged checkpoint"
-        raise Problems(Problem(f"--prune ({options.prune}) would remove every checkpoint", hint=hint, id="prune-all"))
-    # A run that saves would remove, as leftovers, what is being removed here.
-    with lock_folder(root, os.environ):
-        return _prune_locked(root, options)
-
-
-def _prune_locked(root: Path, options: Namespace) -> int:
     with _progress(checkpoint_folder.checkpoints(root)) as verify:
         choice = choose(root, options.prune, verify)
     if all(folder in choice.damage for folder in choice.kept):
@@ -249,7 +239,7 @@ def _prune_locked(root: Path, options: Namespace) -> int:
             only_link = f"; only this link to {folder.readlink()} is removed" if folder.is_symlink() else ""
             print(f"{folder}  {format_bytes(size)}  {choice.reason(folder)}{only_link}")
         print(f"to keep: {choice.kept_line()}")
-        _print_warnings(root)
+        report(_warnings(root))
     if choice.removed and not options.yes:
         total = len(choice.removed) + len(choice.kept)
         what = f"remove {len(choice.removed)} of {total} checkpoints ({format_bytes(sum(sizes.values()))})"
