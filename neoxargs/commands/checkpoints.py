@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.base.problems import Place, Problem, Problems, report, similar_folders
-from neoxargs.base.text import format_bytes, format_duration
+from neoxargs.base.text import aligned, format_bytes, format_duration
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.neox_checkpoint import pickles
@@ -40,6 +40,7 @@ class Listed:
     """A checkpoint in the list."""
 
     folder: Path
+    iteration: int
     written: float
     size: int
     layout: str
@@ -53,11 +54,6 @@ class Listed:
     """Whether checksums were compared."""
     by: Written
     """The run that wrote it."""
-
-    @property
-    def iteration(self) -> int:
-        files = _neox_files(self.folder)  # GPT-NeoX's published folders have other names
-        return (files.iteration or 0) if files else checkpoint_folder.iteration_of(self.folder)
 
     @property
     def state(self) -> str:
@@ -144,17 +140,20 @@ def _warnings(root: Path) -> list[Problem]:
 
 def examine(folder: Path, find_damage: Examine) -> Listed:
     """Return the row of a checkpoint."""
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    files, neox = [file for file in folder.rglob("*") if file.is_file()], _neox_files(folder)
+    recorded = "checksum" if neox else _recorded(folder)  # torch.save's, in each file of GPT-NeoX's
     return Listed(
         folder=folder,
+        # GPT-NeoX's published folders have other names.
+        iteration=(neox.iteration or 0) if neox else checkpoint_folder.iteration_of(folder),
         # The time of the folder changes when a file is removed.
         written=(record if (record := folder / checkpoint_folder.FILES).exists() else folder).stat().st_mtime,
         size=sum(file.stat().st_size for file in files),
-        layout=_layout(folder),
+        layout=_neox_layout(neox) if neox else _layout(folder),
         content=_content(folder),
-        damage=find_damage(folder) or _inconsistency(folder),
+        damage=find_damage(folder) or (_inconsistency(neox) if neox else ""),
         latest=checkpoint_folder.latest(folder.parent) == folder.name,
-        recorded=(recorded := _recorded(folder)),
+        recorded=recorded,
         verified=recorded == "checksum" and find_damage is not checkpoint_folder.damage,
         by=checkpoint_folder.written_by(folder),
     )
@@ -170,10 +169,8 @@ def table(listed: Sequence[Listed], now: float) -> list[str]:
     ]  # fmt: skip
     if not any(row.by.run for row in listed):  # of other programs, or older
         rows = [(*row[:4], row[5]) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].rjust(widths[0]), *map(str.ljust, row[1:], widths[1:])]).rstrip() for row in rows
-    ]  # fmt: skip
+    width = max(len(row[0]) for row in rows)
+    return aligned([(row[0].rjust(width), *row[1:]) for row in rows])
 
 
 @dataclass
@@ -290,10 +287,12 @@ def _progress(folders: Sequence[Path]) -> Iterator[Examine]:
         yield verify
 
 
+def _neox_layout(files: Files) -> str:
+    partitioned = f", optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
+    return f"GPT-NeoX, tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}{partitioned}"
+
+
 def _layout(folder: Path) -> str:
-    if files := _neox_files(folder):
-        partitioned = f", optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
-        return f"GPT-NeoX, tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}{partitioned}"
     values = checkpoint_folder.configuration(folder)
     if values is None:
         return "not recorded"
@@ -314,11 +313,8 @@ def _neox_files(folder: Path) -> Files | None:
         return None
 
 
-def _inconsistency(folder: Path) -> str:
-    """Return what is wrong with the files of a GPT-NeoX checkpoint; "" for others."""
-    files = _neox_files(folder)
-    if files is None:
-        return ""
+def _inconsistency(files: Files) -> str:
+    """Return what is wrong with the files of a GPT-NeoX checkpoint."""
     if missing := list(files.missing()):
         return f"{missing[0]} is missing"
     for file in files.all():
@@ -379,8 +375,6 @@ def _content(folder: Path) -> str:
 
 
 def _recorded(folder: Path) -> str:
-    if _neox_files(folder):
-        return "checksum"  # torch.save's, in each file
     try:
         found = checkpoint_folder.digests(folder).values()
     except ValueError:
