@@ -140,11 +140,11 @@ class _Reader:
             what, _, at = str(error).partition(" (at ")
             self.problem(f"this is not TOML: {what}", self.keys.mistake(what, at), id="runs-table-not-toml")
             return None
-        for *above, last in again:
+        for *above, key in again:
             inner = table
             for part in above:
                 inner = inner.get(part, {})
-            inner.pop(last, None)
+            inner.pop(key, None)
         for part in self.prefix:
             table = table.get(part)
             if not isinstance(table, dict):
