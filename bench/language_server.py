@@ -37,7 +37,7 @@ def main() -> int:
     key, top = cursor_at(["hidden_size: 64"], 0, 3), cursor_at([""], 0, 0)
     answered: dict[str, Callable[[answers.Edited], object]] = {
         "problems after a change": lambda file: file.problems,
-        "keys at the top level": lambda _: answers.completions(top),
+        "keys at the top level": lambda _: list(answers.completions(top)),
         "description of a key": lambda file: file.described(key),
         "place of a value": lambda file: file.declarations(key),
         "corrections of a line": lambda file: (

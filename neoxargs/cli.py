@@ -15,15 +15,7 @@ from typing import NoReturn
 
 from neoxargs.base import programs
 from neoxargs.base.files import never_writable_for_all
-from neoxargs.base.options import (
-    add_files,
-    add_fixes,
-    add_formats,
-    add_json,
-    add_other_versions,
-    add_repository,
-    add_versions,
-)
+from neoxargs.base.options import add_files, add_json
 from neoxargs.base.problems import Place, Problem, Problems, did_you_mean, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
@@ -85,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     streams.open_closed()
-    _tolerate_encoding()
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding lacks is escaped, as on stderr
     never_writable_for_all()
     try:
         code = _answer(words)
@@ -136,12 +129,6 @@ def _print_problems(problems: Problems, words: list[str]) -> int:
     else:
         report(problems.problems)
     return 1
-
-
-def _tolerate_encoding() -> None:
-    """Escape characters that the encoding of stdout lacks instead of failing, as stderr does."""
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _find_command(word: str) -> Callable[[list[str]], int]:
@@ -224,21 +211,13 @@ def launch(words: list[str]) -> int:
 
 def check(words: list[str]) -> int:
     """`deepy check [FILE ... | DIR]`: report every problem of a run, or of the runs of a repository, or ok."""
+    from neoxargs.commands.check.modes import add_arguments, answer
     from neoxargs.launch.options import add_neox_options, neox_overrides
 
     parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
-    what = "YAML files to merge, one folder, or one file of another program: a DeepSpeed JSON, an Accelerate YAML, "
-    add_files(parser, "*", what + "TrainingArguments, a Megatron-LM script (default: the runs of this repository)")
-    add_json(parser)
-    add_versions(parser)
-    add_other_versions(parser)
-    add_formats(parser)
-    add_fixes(parser)
-    add_repository(parser)
+    add_arguments(parser)
     add_neox_options(parser, "train.py", with_help=not {"-h", "--help"}.isdisjoint(words))
     options = parse(parser, words)
-    from neoxargs.commands.check.modes import answer
-
     return answer(options, Request.of(options, neox_overrides(options)), parser.error)
 
 
@@ -302,39 +281,30 @@ def lsp(words: list[str]) -> int:
         from neoxargs.commands.lsp.server import serve
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        what, hint = (
-            f"deepy lsp needs the package {package}",
-            "install it with `pip install -c constraints.txt -e '.[lsp]'`",
-        )
-        raise Problems(Problem(what, hint=hint, id="lsp-needs-a-package")) from None
+        hint = "install it with `pip install -c constraints.txt -e '.[lsp]'`"
+        problem = Problem(f"deepy lsp needs the package {package}", hint=hint, id="lsp-needs-a-package")
+        raise Problems(problem) from None
     return serve()
 
 
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: describe a parameter, who receives it, and its value in the files."""
-    parser = make_parser(
-        "explain",
-        "Describe a parameter or a problem. If files are given, also show the parameter's value and its source.",
-    )
-    parser.add_argument(
-        "key",
-        metavar="KEY",
-        help="a parameter, such as zero_optimization.stage, or the id of a problem, such as rotary-dims-even",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="print every value of the configuration and its source, as YAML"
-    )
+    what = "Describe a parameter or a problem. If files are given, also show the parameter's value and its source."
+    parser = make_parser("explain", what)
+    add = parser.add_argument
+    key = "a parameter, such as zero_optimization.stage, or the id of a problem, such as rotary-dims-even"
+    add("key", metavar="KEY", help=key)
+    add("--all", action="store_true", help="print every value of the configuration and its source, as YAML")
     add_files(parser, "*")
     add_json(parser)
     options = parse(parser, strip_key_dashes(parser, words))
-    from neoxargs.commands.explain.command import explain as answer
-    from neoxargs.commands.explain.command import explain_everything
+    from neoxargs.commands.explain import command
 
     request = Request.of(options)
     if options.all:
-        print(explain_everything(replace(request, files=[options.key, *options.files])))
+        print(command.explain_everything(replace(request, files=[options.key, *options.files])))
     else:
-        print(answer(options.key, request))
+        print(command.explain(options.key, request))
     return 0
 
 
@@ -409,26 +379,25 @@ def checkpoints(words: list[str]) -> int:
 
 def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: regenerate the documentation."""
-    parser = make_parser(
-        "docs", "Regenerate the documentation: parameter tables, JSON Schema, and command outputs quoted in the guides."
-    )
+    what = "Regenerate the documentation: parameter tables, JSON Schema, and command outputs quoted in the guides."
+    parser = make_parser("docs", what)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     add_json(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", help="write to DIR instead of docs/, and include the parameters of plugins"
-    )
+    where = "write to DIR instead of docs/, and include the parameters of plugins"
+    parser.add_argument("-o", "--output", metavar="DIR", help=where)
     options = parse(parser, words, installed=False)
     if options.plugin and not options.output:
         parser.error("--plugin requires -o: docs/ documents only the package itself")
     from neoxargs.commands.docs.command import write_docs
 
     stale = write_docs(options.check, options.output)
+    failed = bool(options.check and stale)
     if options.json:
-        print(json.dumps({"ok": not (options.check and stale), "stale": stale, "problems": []}, indent=2))
-        return 1 if options.check and stale else 0
+        print(json.dumps({"ok": not failed, "stale": stale, "problems": []}, indent=2))
+        return int(failed)
     for path in stale:
         print(f"{path} is out of date; run deepy docs" if options.check else f"{path} written")
-    return 1 if options.check and stale else 0
+    return int(failed)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -452,18 +421,12 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def _become_module(module: str, words: list[str], needs: Sequence[str]) -> NoReturn:
     """Replace this process by `python -m module`; raises Problems if a package that it needs is not installed."""
     from neoxargs.checks.machine.packages import missing_for
+    from neoxargs.hosts.environment import with_package
 
     if absent := list(missing_for(f"deepy {words[0]}", needs)):
         raise Problems(absent)
     interrupts.hold()  # the program accepts Ctrl-C once it can report it, after its imports
-    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _with_package())
-
-
-def _with_package() -> dict[str, str]:
-    """Return an environment in which `python -m neoxargs...` works from any folder."""
-    from neoxargs.hosts.environment import with_package
-
-    return with_package(os.environ)
+    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], with_package(os.environ))
 
 
 def _usage_error(what: str) -> NoReturn:

@@ -22,35 +22,9 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def add_formats(parser: argparse.ArgumentParser) -> None:
-    names = ("text", "json", "concise", "github", "gitlab", "sarif", "junit")
-    text = f"print problems for another program: {', '.join(names[1:])}"
-    parser.add_argument("--output-format", metavar="FORMAT", choices=names, default="", help=text)
-
-
-def add_fixes(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--fix", action="store_true", help="correct the mistakes in the files that can mean only one thing")
-    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: also those that could be meant differently")
-    add("--diff", action="store_true", help="print what would be corrected as a diff, and exit with 1 if there is any")
-
-
-def add_repository(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--changed", action="store_true", help="check the runs of the repository's table that contain one of the files")
-    add("--strict", action="store_true", help="exit with 1 for warnings as well")
-    add("--watch", action="store_true", help="check again whenever a file changes, until Ctrl-C")
-
-
 def add_versions(parser: argparse.ArgumentParser) -> None:
     for package, example in (("deepspeed", "0.19.8"), ("torch", "2.15")):
         text = f"assume this version of {package} instead of the installed one, for example {example}"
-        parser.add_argument(f"--{package}", metavar="VERSION", type=version_number, help=text)
-
-
-def add_other_versions(parser: argparse.ArgumentParser) -> None:
-    for package, example in (("megatron", "0.16.0"), ("transformers", "4.57.6"), ("accelerate", "1.12.0")):
-        text = f"of a file of another program: the version of {package} that reads it, for example {example}"
         parser.add_argument(f"--{package}", metavar="VERSION", type=version_number, help=text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 #: Bytes per GiB.
 GIB = 2**30
@@ -25,6 +25,12 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
     # long words and hyphens are not broken, so that file names can be copied
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line per row, whose cells begin in the same column as those of the other rows."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def format_bytes(number: float) -> str:

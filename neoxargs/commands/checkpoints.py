@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.base.problems import Place, Problem, Problems, report, similar_folders
-from neoxargs.base.text import format_bytes, format_duration
+from neoxargs.base.text import aligned, format_bytes, format_duration
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Written
 from neoxargs.files.neox_checkpoint import pickles
@@ -40,6 +40,7 @@ class Listed:
     """A checkpoint in the list."""
 
     folder: Path
+    iteration: int
     written: float
     size: int
     layout: str
@@ -53,11 +54,6 @@ class Listed:
     """Whether checksums were compared."""
     by: Written
     """The run that wrote it."""
-
-    @property
-    def iteration(self) -> int:
-        files = _neox_files(self.folder)  # GPT-NeoX's published folders have other names
-        return (files.iteration or 0) if files else checkpoint_folder.iteration_of(self.folder)
 
     @property
     def state(self) -> str:
@@ -77,14 +73,11 @@ class Listed:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the folder with the checkpoints: the value of `save`")
-    parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
-    parser.add_argument(
-        "--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints"
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask for confirmation before --prune removes checkpoints"
-    )
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="the folder with the checkpoints: the value of `save`")
+    add("--verify", action="store_true", help="read all files and verify their checksums")
+    add("--prune", metavar="KEEP", type=int, help="remove all but the KEEP newest undamaged checkpoints")
+    add("--yes", action="store_true", help="do not ask for confirmation before --prune removes checkpoints")
 
 
 def run(options: Namespace) -> int:
@@ -94,7 +87,13 @@ def run(options: Namespace) -> int:
     if not folders:
         raise Problems(_none_in(root))
     if options.prune is not None:
-        return _prune(root, options)
+        if options.prune < 1:
+            what = f"--prune ({options.prune}) would remove every checkpoint"
+            hint = "write --prune 1 to keep the newest undamaged checkpoint"
+            raise Problems(Problem(what, hint=hint, id="prune-all"))
+        # A run that saves would remove, as leftovers, what is being removed here.
+        with lock_folder(root, os.environ):
+            return _prune(root, options)
     with _progress(folders if options.verify else []) as verify:
         listed = [examine(folder, verify if options.verify else checkpoint_folder.damage) for folder in folders]
     damaged = any(row.damage for row in listed)
@@ -106,7 +105,7 @@ def run(options: Namespace) -> int:
         _print_json(root, not damaged, checkpoints=rows)
     else:
         print("\n".join([*table(listed, time.time()), *_leftovers(root), *_tensors(folders)]))
-        _print_warnings(root)
+        report(_warnings(root))
     return int(damaged)
 
 
@@ -129,10 +128,6 @@ def _print_json(root: Path, ok: bool, **found: object) -> None:
     print(json.dumps({"ok": ok, "problems": problems, **found}, indent=2))
 
 
-def _print_warnings(root: Path) -> None:
-    report(_warnings(root))
-
-
 def _warnings(root: Path) -> list[Problem]:
     wrong = checkpoint_folder.wrong_latest(root)
     if not wrong:
@@ -145,17 +140,20 @@ def _warnings(root: Path) -> list[Problem]:
 
 def examine(folder: Path, find_damage: Examine) -> Listed:
     """Return the row of a checkpoint."""
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    files, neox = [file for file in folder.rglob("*") if file.is_file()], _neox_files(folder)
+    recorded = "checksum" if neox else _recorded(folder)  # torch.save's, in each file of GPT-NeoX's
     return Listed(
         folder=folder,
+        # GPT-NeoX's published folders have other names.
+        iteration=(neox.iteration or 0) if neox else checkpoint_folder.iteration_of(folder),
         # The time of the folder changes when a file is removed.
         written=(record if (record := folder / checkpoint_folder.FILES).exists() else folder).stat().st_mtime,
         size=sum(file.stat().st_size for file in files),
-        layout=_layout(folder),
+        layout=_neox_layout(neox) if neox else _layout(folder),
         content=_content(folder),
-        damage=find_damage(folder) or _inconsistency(folder),
+        damage=find_damage(folder) or (_inconsistency(neox) if neox else ""),
         latest=checkpoint_folder.latest(folder.parent) == folder.name,
-        recorded=(recorded := _recorded(folder)),
+        recorded=recorded,
         verified=recorded == "checksum" and find_damage is not checkpoint_folder.damage,
         by=checkpoint_folder.written_by(folder),
     )
@@ -171,10 +169,8 @@ def table(listed: Sequence[Listed], now: float) -> list[str]:
     ]  # fmt: skip
     if not any(row.by.run for row in listed):  # of other programs, or older
         rows = [(*row[:4], row[5]) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].rjust(widths[0]), *map(str.ljust, row[1:], widths[1:])]).rstrip() for row in rows
-    ]  # fmt: skip
+    width = max(len(row[0]) for row in rows)
+    return aligned([(row[0].rjust(width), *row[1:]) for row in rows])
 
 
 @dataclass
@@ -229,15 +225,6 @@ def choose(root: Path, keep: int, verify: Examine) -> Choice:
 
 
 def _prune(root: Path, options: Namespace) -> int:
-    if options.prune < 1:
-        hint = "write --prune 1 to keep the newest undamaged checkpoint"
-        raise Problems(Problem(f"--prune ({options.prune}) would remove every checkpoint", hint=hint, id="prune-all"))
-    # A run that saves would remove, as leftovers, what is being removed here.
-    with lock_folder(root, os.environ):
-        return _prune_locked(root, options)
-
-
-def _prune_locked(root: Path, options: Namespace) -> int:
     with _progress(checkpoint_folder.checkpoints(root)) as verify:
         choice = choose(root, options.prune, verify)
     if all(folder in choice.damage for folder in choice.kept):
@@ -249,7 +236,7 @@ def _prune_locked(root: Path, options: Namespace) -> int:
             only_link = f"; only this link to {folder.readlink()} is removed" if folder.is_symlink() else ""
             print(f"{folder}  {format_bytes(size)}  {choice.reason(folder)}{only_link}")
         print(f"to keep: {choice.kept_line()}")
-        _print_warnings(root)
+        report(_warnings(root))
     if choice.removed and not options.yes:
         total = len(choice.removed) + len(choice.kept)
         what = f"remove {len(choice.removed)} of {total} checkpoints ({format_bytes(sum(sizes.values()))})"
@@ -300,10 +287,12 @@ def _progress(folders: Sequence[Path]) -> Iterator[Examine]:
         yield verify
 
 
+def _neox_layout(files: Files) -> str:
+    partitioned = f", optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
+    return f"GPT-NeoX, tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}{partitioned}"
+
+
 def _layout(folder: Path) -> str:
-    if files := _neox_files(folder):
-        partitioned = f", optimizer state on {_ranks(files.data_ranks)}" if files.data_ranks else ""
-        return f"GPT-NeoX, tp{files.tensor_ranks} pp{files.stages if files.by_layer else 0}{partitioned}"
     values = checkpoint_folder.configuration(folder)
     if values is None:
         return "not recorded"
@@ -324,11 +313,8 @@ def _neox_files(folder: Path) -> Files | None:
         return None
 
 
-def _inconsistency(folder: Path) -> str:
-    """Return what is wrong with the files of a GPT-NeoX checkpoint; "" for others."""
-    files = _neox_files(folder)
-    if files is None:
-        return ""
+def _inconsistency(files: Files) -> str:
+    """Return what is wrong with the files of a GPT-NeoX checkpoint."""
     if missing := list(files.missing()):
         return f"{missing[0]} is missing"
     for file in files.all():
@@ -389,8 +375,6 @@ def _content(folder: Path) -> str:
 
 
 def _recorded(folder: Path) -> str:
-    if _neox_files(folder):
-        return "checksum"  # torch.save's, in each file
     try:
         found = checkpoint_folder.digests(folder).values()
     except ValueError:

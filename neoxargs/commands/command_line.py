@@ -10,13 +10,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
 
 
-def make_parser(command: str, description: str, **settings: Any) -> argparse.ArgumentParser:
-    return Parser(prog=f"deepy {command}", description=description, allow_abbrev=False, **settings)
+def make_parser(command: str, description: str) -> argparse.ArgumentParser:
+    return Parser(prog=f"deepy {command}", description=description, allow_abbrev=False)
 
 
 class Parser(argparse.ArgumentParser):

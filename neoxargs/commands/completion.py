@@ -41,8 +41,13 @@ def script(shell: str, parsers: Mapping[str, Sequence[argparse.ArgumentParser]])
     commands = {name: _options(of_command) for name, of_command in parsers.items()}
     # In place of a command, too.
     commands |= {"--completion": [Option(("--completion",), "", " ".join(SHELLS))], "--help": [], "--version": []}
-    write = _fish if shell == "fish" else _bash_and_zsh
-    return "\n".join([f"# Completion of deepy for {shell}: deepy --completion {shell}", *write(shell, commands)])
+    words = list(commands)
+    scripts = [commands.pop(name) for name in words if name.endswith(".py")]
+    # Any script has the options of all.
+    commands["script"] = list({option.names: option for options in scripts for option in options}.values())
+    lines = _fish(words, commands) if shell == "fish" else _bash_and_zsh(words, commands)
+    own = {"bash": [_BASH], "zsh": [_ZSH]}.get(shell, [""])
+    return "\n".join([f"# Completion of deepy for {shell}: deepy --completion {shell}", *lines, *own])
 
 
 def programs_with_parsers() -> dict[str, list[argparse.ArgumentParser]]:
@@ -160,39 +165,31 @@ compdef _deepy deepy deepy.py
 """
 
 
-def _scripts_as_one(commands: Mapping[str, list[Option]]) -> dict[str, list[Option]]:
-    """Return the options of each command; any script has those of all."""
-    scripts = [options for name, options in commands.items() if name.endswith(".py")]
-    of_all = {option.names: option for options in scripts for option in options}
-    return {**{name: of for name, of in commands.items() if not name.endswith(".py")}, "script": list(of_all.values())}
-
-
-def _bash_and_zsh(shell: str, commands: Mapping[str, list[Option]]) -> Iterator[str]:
+def _bash_and_zsh(words: Sequence[str], commands: Mapping[str, list[Option]]) -> Iterator[str]:
     patterns: dict[str, list[str]] = {}
-    for name, options in _scripts_as_one(commands).items():
+    for name, options in commands.items():
         for option in options:
             if option.takes:
                 patterns.setdefault(option.takes, []).extend(f'"{name} {each}"' for each in option.names)
     values = [f"  {'|'.join(names)}) offered={shlex.quote(takes)} ;;" for takes, names in patterns.items()]
     lists = [
         f'    "{name} -"*) offered={shlex.quote(" ".join(name for option in options for name in option.names))} ;;'
-        for name, options in _scripts_as_one(commands).items()
+        for name, options in commands.items()
     ]
-    yield f"_deepy_commands={shlex.quote(' '.join(commands))}"
+    yield f"_deepy_commands={shlex.quote(' '.join(words))}"
     yield f"_deepy_names={shlex.quote(' '.join(_names()))}"
     yield f"_deepy_parameters={shlex.quote(' '.join(_settings()))}"
     yield _CHOOSE.replace("VALUES", "\n".join(values)).replace("OPTIONS", "\n".join(lists))
-    yield _BASH if shell == "bash" else _ZSH
 
 
-def _fish(_: str, commands: Mapping[str, list[Option]]) -> Iterator[str]:
+def _fish(words: Sequence[str], commands: Mapping[str, list[Option]]) -> Iterator[str]:
     yield f"set -g __deepy_names {' '.join(_names())}"
     yield f"set -g __deepy_parameters {' '.join(map(shlex.quote, _settings()))}"
-    words = [name for name in commands if not name.startswith("-")]
-    first = shlex.quote(" ".join([*words, "(__fish_complete_suffix .py)"]))
+    named = [word for word in words if not word.startswith("-")]
+    first = shlex.quote(" ".join([*named, "(__fish_complete_suffix .py)"]))
     yield f"complete -c deepy -n __fish_use_subcommand -f -a {first}"
     yield "complete -c deepy -n '__fish_seen_subcommand_from explain' -a '$__deepy_names'"
-    for command, options in _scripts_as_one(commands).items():
+    for command, options in commands.items():
         within = f"__fish_seen_subcommand_from {command}"
         if command.startswith("-"):
             within = "__fish_use_subcommand"
@@ -204,7 +201,6 @@ def _fish(_: str, commands: Mapping[str, list[Option]]) -> Iterator[str]:
             what = takes.get(option.takes, f"-x -a {shlex.quote(option.takes)}")
             text = " ".join(option.help.split()).replace("\\", "\\\\").replace("'", "\\'")
             yield f"complete -c deepy -n '{within}' {names} {what} -d '{text}'"
-    yield ""
 
 
 def _fish_name(name: str) -> str:

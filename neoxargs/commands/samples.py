@@ -13,7 +13,7 @@ from typing import Any
 from neoxargs.base.options import add_files, add_json
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.request import LOCK_FILE, Request
-from neoxargs.base.text import format_count
+from neoxargs.base.text import aligned, format_count
 from neoxargs.checks.checkpoint.changes import recorded_config
 from neoxargs.config.config import Config
 from neoxargs.facts.batch_sizes import BatchSizes
@@ -138,13 +138,7 @@ def _text(found: Sequence[Part]) -> str:
     for each in found:
         ranges = (f"{begin:,} to {end - 1:,}" for begin, end in (each.tokens, each.bytes))
         rows.append([f"{each.sample:,}", each.dataset, f"{each.document:,}", *ranges])
-    return table(rows)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(rows))
 
 
 def ledger_text(head: Mapping[str, int], read: Sequence[Account]) -> str:
@@ -158,7 +152,7 @@ def ledger_text(head: Mapping[str, int], read: Sequence[Account]) -> str:
         rows.append([each.dataset, format_count(each.tokens), share, f"{each.passes:.2f}", *counts])
     launches = "1 launch" if head["launches"] == 1 else f"{head['launches']} launches"
     first = f"steps {head['first_step']:,} to {head['step']:,}: {head['samples']:,} samples, of {launches}"
-    return "\n".join([first, "", table(rows), "", *map(repeats, read)])
+    return "\n".join([first, "", *aligned(rows), "", *map(repeats, read)])
 
 
 def repeats(account: Account) -> str:

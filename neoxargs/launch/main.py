@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 
-from neoxargs.base.problems import Problem, Problems, has_errors, report
+from neoxargs.base.problems import Problems, has_errors, report
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
 from neoxargs.checks import all as checks
@@ -48,8 +48,10 @@ def show(request: Request, form: Form | None) -> int:
     else:
         report([*warnings, *refused])
         print(_shown(state, form))
-        if not form and request.gpus is None:
-            _say_whether_it_would_start(needs)
+        errors = dict.fromkeys(need.id for need in needs if need.severity == "error")
+        if errors and not form and request.gpus is None:  # a dry run succeeds, because it may be for another machine
+            what = "on this machine, the run would not start; these warnings would be errors"
+            say(f"{what}: {', '.join(errors)}")
     return int(has_errors(refused))
 
 
@@ -73,13 +75,6 @@ def _subjects_of_what_is_shown(request: Request, form: Form | None) -> list[chec
     left_out = {"trainer"} if request.gpus is not None else set()
     left_out |= {"command"} if form not in (None, "command", "runner") else set()
     return [subject for subject in checks.HERE if subject not in left_out]
-
-
-def _say_whether_it_would_start(problems: Sequence[Problem]) -> None:
-    """Name the warnings that are errors in a launch: a dry run succeeds, because it may be for another machine."""
-    ids = dict.fromkeys(problem.id for problem in problems if problem.severity == "error")
-    if ids:
-        say(f"on this machine, the run would not start; these warnings would be errors: {', '.join(ids)}")
 
 
 def _shown(state: State, form: Form | None) -> str:

@@ -37,24 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser, script: str) -> None:
     add_files(parser)
     add_json(parser)
     add_versions(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print all values and the abbreviated command, then exit"
-    )
-    parser.add_argument(
-        "--check-hosts", action="store_true", help="check that every host has what the run needs, then exit"
-    )
-    parser.add_argument(
-        "--emit", choices=FORMS, help="print the configuration or the launch command in this format, then exit"
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", help="assume GPUs of this type, such as A100-40GB, if nvidia-smi is not available"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="start even if the plan predicts that memory is insufficient"
-    )
-    parser.add_argument(
-        "--break-lock", action="store_true", help="start even if another run seems to be writing to run_dir or save"
-    )
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="print all values and the abbreviated command, then exit")
+    add("--check-hosts", action="store_true", help="check that every host has what the run needs, then exit")
+    add("--emit", choices=FORMS, help="print the configuration or the launch command in this format, then exit")
+    device = "assume GPUs of this type, such as A100-40GB, if nvidia-smi is not available"
+    add("--device", metavar="NAME", help=device)
+    add("--force", action="store_true", help="start even if the plan predicts that memory is insufficient")
+    add("--break-lock", action="store_true", help="start even if another run seems to be writing to run_dir or save")
     add_neox_options(parser, script)
 
 
@@ -80,11 +70,10 @@ def _neox_help(name: str, script: str) -> str:
 
 
 def neox_overrides(options: argparse.Namespace) -> list[str]:
-    given = {name: getattr(options, f"neox_{name}") for name in NEOX_OPTIONS}
-    return [_as_set(name, value) for name, value in given.items() if value is not None]
-
-
-def _as_set(name: str, value: Any) -> str:
-    # a JSON string is also a YAML string, whatever characters it contains
-    text = value if name in ("iteration", "restarts") else json.dumps(value, ensure_ascii=False)
-    return f"{NEOX_OPTIONS[name].get('key', name)}={text}"
+    overrides = []
+    for name, settings in NEOX_OPTIONS.items():
+        if (value := getattr(options, f"neox_{name}")) is not None:
+            # a JSON string is also a YAML string, whatever characters it contains
+            text = value if name in ("iteration", "restarts") else json.dumps(value, ensure_ascii=False)
+            overrides.append(f"{settings.get('key', name)}={text}")
+    return overrides

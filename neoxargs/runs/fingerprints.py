@@ -8,7 +8,7 @@ import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from neoxargs.config.config import Config
 from neoxargs.files.token_files.sources import named_token_files, prefixes
@@ -95,22 +95,14 @@ def _of_file(path: Path) -> Section:
     """Return size and digest of a file; `sampled` says that only a part of it was read."""
     size = path.stat().st_size
     whole = size <= (WHOLE_INDEX_BYTES if path.suffix == ".idx" else WHOLE_BYTES)
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        for block in _blocks(file) if whole else _sample(file, size):
-            digest.update(block)
-    return {"bytes": size, "sha256": digest.hexdigest(), **({} if whole else {"sampled": True})}
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while block := file.read(SAMPLE):
-        yield block
-
-
-def _sample(file: IO[bytes], size: int) -> Iterator[bytes]:
-    for number in range(SAMPLES):
-        file.seek((size - SAMPLE) * number // (SAMPLES - 1))
-        yield file.read(SAMPLE)
+        if whole:
+            return {"bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        digest = hashlib.sha256()
+        for number in range(SAMPLES):
+            file.seek((size - SAMPLE) * number // (SAMPLES - 1))
+            digest.update(file.read(SAMPLE))
+    return {"bytes": size, "sha256": digest.hexdigest(), "sampled": True}
 
 
 def _text(path: Path) -> str:

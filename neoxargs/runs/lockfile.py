@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,18 +71,14 @@ def lock_text(config: Config, script: str, sections: Mapping[str, Section]) -> s
     unread = {p.name for p, value in config.items() if p.effect == "none" and value.source.kind == "default"}
     left_out = {"config_files", *secret_values(config), *unread}  # the files' texts
     values = {name: entry for name, entry in recorded_values(config).items() if name not in left_out}
-    return HEAD + f"script: {json.dumps(script)}\n" + "".join(_lines({**sections, "values": values}))
-
-
-def _lines(sections: Mapping[str, Section]) -> Iterator[str]:
-    """Yield YAML with one line per entry, whose value is written as JSON without surrogate pairs."""
-    for name, section in sections.items():
-        yield f"{name}:\n" if section else f"{name}: {{}}\n"
-        yield from (f"  {key}: {_escaped(json.dumps(value, ensure_ascii=False))}\n" for key, value in section.items())
-
-
-def _escaped(text: str) -> str:
-    return TO_ESCAPE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
+    lines = [f"{HEAD}script: {json.dumps(script)}\n"]
+    for name, section in {**sections, "values": values}.items():
+        lines.append(f"{name}:\n" if section else f"{name}: {{}}\n")
+        for key, value in section.items():  # as JSON without surrogate pairs
+            text = json.dumps(value, ensure_ascii=False)
+            escaped = TO_ESCAPE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
+            lines.append(f"  {key}: {escaped}\n")
+    return "".join(lines)
 
 
 def read_lock(path: str | os.PathLike[str]) -> Lock:
@@ -96,13 +92,10 @@ def read_lock(path: str | os.PathLike[str]) -> Lock:
         what = f"this file is not a valid {LOCK_FILE}"
         hint = f"pass the {LOCK_FILE} of a run folder; if this file is a configuration, rename it"
         raise Problems(Problem(what, Place(file.name, 0, 0), hint, id="lock-unreadable"))
-    return Lock(values, str(found.get("script", "")), sections, _places(tree))
-
-
-def _places(tree: MappingNode) -> dict[tuple[str, str], Place]:
-    return {
+    places = {
         (section.key, entry.key): entry.place
         for section in tree.entries
         if isinstance(section.value, MappingNode)
         for entry in section.value.entries
     }
+    return Lock(values, str(found.get("script", "")), sections, places)

@@ -36,10 +36,6 @@ class RunSpec(Record):
     planned: Planned | None = None
     """Only in a launch, where the devices are known."""
 
-    def with_assumed(self, versions: Mapping[str, str]) -> RunSpec:
-        """Return the run for these versions of packages."""
-        return replace(self, assumed=versions)
-
     @property
     def texts(self) -> Sequence[Text]:
         """The files that the configuration was read from."""
@@ -54,7 +50,7 @@ class RunSpec(Record):
 def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
     """Read the files, resolve them and count the ranks; raises Problems."""
     drafted = read_draft(request.files, request.directory, request.overrides)
-    return complete_run(drafted, environ, request.gpus).with_assumed(request.assumed)
+    return replace(complete_run(drafted, environ, request.gpus), assumed=request.assumed)
 
 
 def complete_run(drafted: Draft, environ: Mapping[str, str], gpus: int | None = None) -> RunSpec:

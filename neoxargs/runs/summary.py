@@ -112,12 +112,7 @@ def to_json(spec: RunSpec) -> dict[str, Any]:
         "device": spec.resources.device,
         "hosts": spec.resources.hosts,
         "ranks": layout.ranks,
-        "layout": {
-            "tensor": layout.tensor,
-            "context": layout.context,
-            "pipeline": layout.pipe,
-            "data": layout.data,
-        },
+        "layout": {"tensor": layout.tensor, "context": layout.context, "pipeline": layout.pipe, "data": layout.data},
         "context_parallel": context.to_json(config),
         "train_batch_size": config.batch.train_batch_size,
         "train_micro_batch_size_per_gpu": config.batch.train_micro_batch_size_per_gpu,

@@ -26,11 +26,7 @@ def test_what_is_read_is_what_was_written() -> None:
     values = {name: entry["value"] for name, entry in lock.values.items()}
     assert lock.script == "train.py"
     assert lock.values["lr"] == {"value": 1e-5, "source": "my.yml:1:1"}
-    assert (values["comment"], values["data_path"], values["exit_interval"]) == (
-        "a: b # c",
-        [0.5, "a", 0.5, "b"],
-        None,
-    )
+    assert (values["comment"], values["data_path"], values["exit_interval"]) == ("a: b # c", [0.5, "a", 0.5, "b"], None)
     recorded = recorded_values(config)
     assert values == {name: recorded[name]["value"] for name in values}
     assert "mask_prob" not in values

@@ -44,7 +44,8 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
     spec, problems, not_checked, other = find(request)
     failed = has_errors(problems) or (strict and bool(problems))
     if request.as_json:
-        table = _to_json(spec, problems, not failed) | {"unchecked": not_checked}
+        table: dict[str, Any] = {"ok": not failed, "problems": [problem.to_json() for problem in problems]}
+        table |= (summary.to_json(spec) if spec else {}) | {"unchecked": not_checked}
         table |= {"read_as": _read_as(other)} if other else {}
         table |= {} if fixed is None else {"fixed": [problem.to_json() for problem in fixed]}
         print(json.dumps(table, indent=2))
@@ -56,7 +57,9 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
         return int(failed)
     report(problems)
     if other or (spec and not failed):
-        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *described(spec, other)]))
+        lines = summary.brief_lines(spec) if spec else []
+        lines += summary.labelled({"read as": _read_as(other), **other.remarks}) if other else []
+        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *lines]))
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
@@ -81,12 +84,6 @@ class Answer(NamedTuple):
     unchecked: list[str]
     other: Checked | None = None
     """What is found in the only file, if another program reads it."""
-
-
-def described(spec: RunSpec | None, other: Checked | None) -> list[str]:
-    """Return the summary of a run, or of the file of another program."""
-    lines = summary.brief_lines(spec) if spec else []
-    return lines + (summary.labelled({"read as": _read_as(other), **other.remarks}) if other else [])
 
 
 def find(request: Request, of: Collection[Subject] = HERE) -> Answer:
@@ -216,8 +213,3 @@ def unchecked(spec: RunSpec, request: Request, problems: Iterable[Problem]) -> I
     locks = (Path(folder, HOLDER_FILE) for folder in (config.logging.run_dir, config.checkpoint.save) if folder)
     if lock := next(filter(Path.exists, locks), None):
         yield f"whether the run that wrote {lock} has ended"
-
-
-def _to_json(spec: RunSpec | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
-    answer: dict[str, Any] = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
-    return answer | (summary.to_json(spec) if spec else {})

@@ -17,11 +17,11 @@ SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schem
 
 def concise(problems: Sequence[Problem], files: Sequence[str]) -> str:
     """Return one line per problem."""
-    places = (f"{printable(str(problem.where))}: " if problem.where else "" for problem in problems)
-    return "".join(
-        f"{place}{problem.severity}: {_one_line(sentence(problem))} [{problem.id}]\n"
-        for place, problem in zip(places, problems, strict=True)
-    )
+    lines = []
+    for problem in problems:
+        place = f"{printable(str(problem.where))}: " if problem.where else ""
+        lines.append(f"{place}{problem.severity}: {_one_line(sentence(problem))} [{problem.id}]\n")
+    return "".join(lines)
 
 
 def github(problems: Sequence[Problem], files: Sequence[str]) -> str:
@@ -71,9 +71,8 @@ def sarif(problems: Sequence[Problem], files: Sequence[str]) -> str:
     """Return a SARIF 2.1.0 log, which GitHub's code scanning and many editors read."""
     ids = list(dict.fromkeys(problem.id for problem in problems))
     rules = [{"id": each, "help": {"text": f"deepy explain {each}"}} for each in ids]
-    driver = {"name": "deepy", "rules": rules}
     run = {
-        "tool": {"driver": driver},
+        "tool": {"driver": {"name": "deepy", "rules": rules}},
         "columnKind": "unicodeCodePoints",
         "results": [_sarif_result(problem, ids.index(problem.id), files[0]) for problem in problems],
     }
@@ -125,7 +124,8 @@ def junit(problems: Sequence[Problem], files: Sequence[str]) -> str:
     for problem in problems:
         where, text = _in_file(problem), escape(_message(problem))
         path = printable(where.file if where else files[0])
-        head = f"    <testcase classname={quoteattr(path)} name={quoteattr(_title(problem))}>\n"
+        title = f"{problem.id} at line {where.line}" if where and where.line else problem.id
+        head = f"    <testcase classname={quoteattr(path)} name={quoteattr(title)}>\n"
         what = quoteattr(_one_line(sentence(problem)))
         body = f"<failure type={quoteattr(problem.id)} message={what}>{text}</failure>"
         if problem.severity == "warning":
@@ -138,11 +138,6 @@ def junit(problems: Sequence[Problem], files: Sequence[str]) -> str:
         f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="deepy" {counts}>\n'
         f'  <testsuite name="deepy check" {counts}>\n{"".join(cases)}  </testsuite>\n</testsuites>\n'
     )
-
-
-def _title(problem: Problem) -> str:
-    where = _in_file(problem)
-    return f"{problem.id} at line {where.line}" if where and where.line else problem.id
 
 
 def _in_file(problem: Problem) -> Place | None:
@@ -169,10 +164,4 @@ def _relative(file: str) -> str:
 
 
 Format = Callable[[Sequence[Problem], Sequence[str]], str]
-FORMATS: Mapping[str, Format] = {
-    "concise": concise,
-    "github": github,
-    "gitlab": gitlab,
-    "sarif": sarif,
-    "junit": junit,
-}
+FORMATS: Mapping[str, Format] = {each.__name__: each for each in (concise, github, gitlab, sarif, junit)}

@@ -38,9 +38,12 @@ def run(request: Request) -> int:
     if ignored := list(_ignored_options(request)):
         raise Problems(ignored)
     (name,) = request.files
-    lock, side = read_lock(name), of_lock(name, name)
-    sources, missing = _sources(side)
-    problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, sources)
+    lock, side = read_lock(name), of_lock(name)
+    places = [value.source.where for value in side.config.values.values() if value.source.where]
+    files = list(dict.fromkeys(place.file for place in places if place.file != SET))
+    overrides = list(dict.fromkeys(place.text for place in places if place.file == SET))
+    missing = [file for file in files if not os.path.isfile(file)]
+    problems = [_missing_sources(name, missing)] if missing else _settings(lock, side, files, overrides)
     same = "the values and the data are those of the launch"
     if problems:
         same = "the data is that of the launch; no value that differs is known to change the result"
@@ -54,8 +57,8 @@ def run(request: Request) -> int:
     report(problems)
     if not failed:
         print(f"ok\n  {same}")
-        files = itertools.chain.from_iterable(lock.sections["files"].values())
-        if sampled := [file["path"] for file in files if file.get("sampled")]:
+        recorded = itertools.chain.from_iterable(lock.sections["files"].values())
+        if sampled := [file["path"] for file in recorded if file.get("sampled")]:
             compare = "deepy data --verify compares token files completely"
             print(f"  {listed(sampled, 'and', most=3)}: compared by size and samples only; {compare}")
     return int(failed)
@@ -73,13 +76,6 @@ def _ignored_options(request: Request) -> Iterator[Problem]:
             yield Problem(what, hint=f"remove {option}", id="lock-option-not-applicable")
 
 
-def _sources(side: Side) -> tuple[list[Place], list[str]]:
-    """Return the places that set the values, and the configuration files that do not exist here."""
-    places = [value.source.where for value in side.config.values.values() if value.source.where]
-    files = dict.fromkeys(place.file for place in places if place.file != SET)
-    return places, [file for file in files if not os.path.isfile(file)]
-
-
 def _missing_sources(name: str, missing: Sequence[str]) -> Problem:
     what = "the values are not compared, because these configuration files of the run do not exist here: "
     what += listed(missing, "and")
@@ -87,10 +83,8 @@ def _missing_sources(name: str, missing: Sequence[str]) -> Problem:
     return Problem(what, Place(name, 0, 0), hint, severity="warning", id="lock-configuration-missing")
 
 
-def _settings(lock: Lock, side: Side, sources: Sequence[Place]) -> list[Problem]:
+def _settings(lock: Lock, side: Side, files: Sequence[str], overrides: Sequence[str]) -> list[Problem]:
     """Return a problem for each value that the configuration files now give."""
-    files = list(dict.fromkeys(place.file for place in sources if place.file != SET))
-    overrides = list(dict.fromkeys(place.text for place in sources if place.file == SET))
     try:
         partial = before_ranks(read_draft(files, overrides=overrides))
         config = partial.complete(side.ranks, samples_per_epoch(partial))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from neoxargs.base.options import add_files, add_json, add_versions, version_number
 from neoxargs.base.problems import Problems
 from neoxargs.base.record import replace
 from neoxargs.base.request import LOCK_FILE, RUN_TABLES, Request, is_lock
@@ -17,6 +18,27 @@ if TYPE_CHECKING:
 #: The exit code if no table says what is to be checked, as for other wrong command lines.
 NO_RUNS = 2
 Refuse = Callable[[str], NoReturn]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `deepy check`, except those of GPT-NeoX."""
+    what = "YAML files to merge, one folder, or one file of another program: a DeepSpeed JSON, an Accelerate YAML, "
+    add_files(parser, "*", what + "TrainingArguments, a Megatron-LM script (default: the runs of this repository)")
+    add_json(parser)
+    add_versions(parser)
+    add = parser.add_argument
+    for package, example in (("megatron", "0.16.0"), ("transformers", "4.57.6"), ("accelerate", "1.12.0")):
+        what = f"of a file of another program: the version of {package} that reads it, for example {example}"
+        add(f"--{package}", metavar="VERSION", type=version_number, help=what)
+    names = ("text", "json", "concise", "github", "gitlab", "sarif", "junit")
+    what = f"print problems for another program: {', '.join(names[1:])}"
+    add("--output-format", metavar="FORMAT", choices=names, default="", help=what)
+    add("--fix", action="store_true", help="correct the mistakes in the files that can mean only one thing")
+    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: also those that could be meant differently")
+    add("--diff", action="store_true", help="print what would be corrected as a diff, and exit with 1 if there is any")
+    add("--changed", action="store_true", help="check the runs of the repository's table that contain one of the files")
+    add("--strict", action="store_true", help="exit with 1 for warnings as well")
+    add("--watch", action="store_true", help="check again whenever a file changes, until Ctrl-C")
 
 
 def answer(options: Namespace, request: Request, refuse: Refuse) -> int:
@@ -38,20 +60,29 @@ def answer(options: Namespace, request: Request, refuse: Refuse) -> int:
     return _check(options, request, output)
 
 
-def _check(options: Namespace, request: Request, output: str) -> int:
+def _check(options: Namespace, request: Request, output: str, chosen: Chosen | None = None) -> int:
+    """Check a run, or the chosen runs of a repository; correct their files before, or only show the corrections."""
+    from neoxargs.commands.check import command
+
     fixed = None
     if options.fix or options.diff:
         from neoxargs.commands.check import fix
 
+        make = fix.fixes if options.diff else fix.write
+        if chosen is None:
+            done = make([request], options.unsafe_fixes)
+        else:
+            done = chosen.corrected(make, request, options.unsafe_fixes)
         if options.diff:
-            return fix.show_diff(fix.fixes([request], options.unsafe_fixes))
-        done = fix.write([request], options.unsafe_fixes)
+            return fix.show_diff(done)
         fixed = done.fixed
         if output == "text":
             fix.report_fixes(done)
-    from neoxargs.commands.check.command import run
+    if chosen is None:
+        return command.run(request, fixed, output, options.strict)
+    from neoxargs.commands.check import repository
 
-    return run(request, fixed, output, options.strict)
+    return repository.run(chosen, request, output, fixed, options.strict)
 
 
 def _output_format(options: Namespace, refuse: Refuse) -> str:
@@ -107,25 +138,6 @@ def _repository(options: Namespace, request: Request, output: str, refuse: Refus
         from neoxargs.commands.check.watch import watch
 
         # The table may have changed, or be gone.
-        again = lambda: (runs := chosen()) and _check_runs(options, request, output, runs)  # noqa: E731
+        again = lambda: (runs := chosen()) and _check(options, request, output, runs)  # noqa: E731
         return watch(again, lambda: watched(request.files, options.changed))
-    return _check_runs(options, request, output, first)
-
-
-def _check_runs(options: Namespace, request: Request, output: str, chosen: Chosen) -> int:
-    from neoxargs.commands.check.repository import run, seen_from_here, working_in
-
-    fixed = None
-    if options.fix or options.diff:
-        from neoxargs.commands.check import fix
-
-        make = fix.fixes if options.diff else fix.write
-        with working_in(chosen.folder):
-            done = make(chosen.requests(request), options.unsafe_fixes, chosen.sharing(request))
-        done = seen_from_here(done, chosen.folder)
-        if options.diff:
-            return fix.show_diff(done)
-        fixed = done.fixed
-        if output == "text":
-            fix.report_fixes(done)
-    return run(chosen, request, output, fixed, options.strict)
+    return _check(options, request, output, first)

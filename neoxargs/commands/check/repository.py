@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir
 from typing import Any
 
 from neoxargs.base.files import Text
@@ -58,14 +58,26 @@ class Chosen(Record):
     table: Table
     runs: Sequence[Run]
 
-    def requests(self, request: Request) -> list[Request]:
-        return [_request(request, run) for run in self.runs]
+    def corrected(self, make: Callable[..., Fixes], request: Request, unsafe: bool) -> Fixes:
+        """Return corrections of the files of these runs; names and places are from the working directory.
 
-    def sharing(self, request: Request) -> list[Request]:
-        """Return the requests of the other runs with files of these."""
+        make: `fixes` or `write` of fix.py. Raises Problems.
+        """
         files = {file for run in self.runs for file in run.files}
-        others = (run for run in self.table.runs if run not in self.runs and not files.isdisjoint(run.files))
-        return [_request(request, run) for run in others]
+        sharing = (run for run in self.table.runs if run not in self.runs and not files.isdisjoint(run.files))
+        requests, others = ([_request(request, run) for run in runs] for runs in (self.runs, sharing))
+        try:
+            with chdir(self.folder):
+                done = make(requests, unsafe, others)
+        except Problems as stop:
+            raise Problems(from_here(problem, self.folder) for problem in stop.problems) from None
+        before, after = (
+            [Text(_from_here(text.name, self.folder), text.text) for text in texts]
+            for texts in (done.before, done.after)
+        )
+        fixed = [from_here(problem, self.folder) for problem in done.fixed]
+        refused = [(from_here(problem, self.folder), from_here(why, self.folder)) for problem, why in done.refused]
+        return Fixes(before, after, fixed, refused, done.in_command)
 
 
 def _request(request: Request, run: Run) -> Request:
@@ -167,31 +179,6 @@ def from_here(problem: Problem, folder: str) -> Problem:
     edits = tuple(replace(edit, where=moved(edit.where)) for edit in problem.edits)
     where = problem.where and moved(problem.where)
     return replace(problem, where=where, also=tuple(map(moved, problem.also)), edits=edits)
-
-
-def seen_from_here(done: Fixes, folder: str) -> Fixes:
-    """Return corrections of files in a folder with names and places from the working directory."""
-
-    def moved(texts: Sequence[Text]) -> list[Text]:
-        return [Text(_from_here(text.name, folder), text.text) for text in texts]
-
-    return Fixes(
-        moved(done.before),
-        moved(done.after),
-        [from_here(problem, folder) for problem in done.fixed],
-        [(from_here(problem, folder), from_here(why, folder)) for problem, why in done.refused],
-        done.in_command,
-    )
-
-
-@contextmanager
-def working_in(folder: str) -> Iterator[None]:
-    """Within this, the working directory is another folder; problems that are raised are those of its files."""
-    try:
-        with chdir(folder):
-            yield
-    except Problems as stop:
-        raise Problems(from_here(problem, folder) for problem in stop.problems) from None
 
 
 def _from_here(name: str, folder: str) -> str:

@@ -137,10 +137,14 @@ class _Reader:
         try:
             table: Any = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            self._not_toml(str(error))
+            what, _, at = str(error).partition(" (at ")
+            self.problem(f"this is not TOML: {what}", self.keys.mistake(what, at), id="runs-table-not-toml")
             return None
-        for path in again:
-            _remove(table, path)
+        for *above, key in again:
+            inner = table
+            for part in above:
+                inner = inner.get(part, {})
+            inner.pop(key, None)
         for part in self.prefix:
             table = table.get(part)
             if not isinstance(table, dict):
@@ -158,10 +162,6 @@ class _Reader:
                 for place in others:
                     self.problem(what, place, "remove one of the two, or rename it", also=(first,), id="runs-table-key")
                 yield from ((*each, path) for each in ranges[1:])
-
-    def _not_toml(self, reason: str) -> None:
-        what, _, at = reason.partition(" (at ")
-        self.problem(f"this is not TOML: {what}", self.keys.mistake(what, at), id="runs-table-not-toml")
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -310,12 +310,6 @@ def _combinations(name: str, paths: Sequence[_Path], base: Collection[str]) -> I
     for file, stem in zip(matches or (), stems, strict=True):
         files = [file if path.is_pattern else path.files[0] for path in paths]
         yield f"{name}/{stem if stems.count(stem) == 1 else file}", files
-
-
-def _remove(table: Any, path: Path) -> None:
-    for part in path[:-1]:
-        table = table.get(part, {})
-    table.pop(path[-1], None)
 
 
 def _named(path: Path) -> str:

@@ -10,7 +10,6 @@ from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count, version_number
 from neoxargs.base.problems import Problem, Problems, listed, report
-from neoxargs.base.request import Request
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.commands.diff import at_step, text, upgrade
 from neoxargs.commands.diff.differences import RankedDifference, ranked
@@ -48,26 +47,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the comparison and return the exit code; raises Problems if A or B cannot be read."""
     if options.deepspeed:
-        if apart := [
-            option
-            for option in ("--at", "--html", "--allow-rounding")
-            if getattr(options, option[2:].replace("-", "_"))
-        ]:
-            what = f"--deepspeed compares two versions for one file, and {listed(apart, 'and')} two runs"
-            raise Problems(Problem(what, hint=f"remove {listed(apart, 'and')}, or --deepspeed", id="diff-of-two-runs"))
-        names = [name for name in (options.a, options.b, *options.more) if name]
-        request = Request(names[0].split("+"), (), options.conf_dir, options.gpus, as_json=options.json)
-        return upgrade.run(request, upgrade.versions_of(options.deepspeed, names))
-    if not options.b:
-        raise Problems(_too_many([options.a]))
-    if options.more:
-        raise Problems(_too_many([options.a, options.b, *options.more]))
+        return upgrade.run(options)
+    names = [name for name in (options.a, options.b, *options.more) if name]
+    if len(names) != 2:
+        raise Problems(_not_two(names))
     require_replaceable(options.html, BEGINNING)
     a, b = read_sides((options.a, options.b), options.conf_dir, options.gpus)
     found, losses = ranked(a, b), read_losses(a, b)
     weights, uncompared = compare(a, b)
-    code = max(exit_code(found, options.allow_rounding), int(weights is not None and not weights.same))
-    code = max(code, int(not same_before(a.launches, b.launches)))
+    matter = {"result", "unshown", *(() if options.allow_rounding else ("rounding",))}
+    differs = any(each.impact in matter for each in found) or (weights is not None and not weights.same)
+    code = int(differs or not same_before(a.launches, b.launches))
     at = at_step.rows(a, b, options.at) if options.at else []
     if options.html:
         write_all([Text(options.html, page(a, b, found, losses, at, options.at, weights))])
@@ -91,7 +81,7 @@ def run(options: Namespace) -> int:
     return code
 
 
-def _too_many(names: Sequence[str]) -> Problem:
+def _not_two(names: Sequence[str]) -> Problem:
     were = "was" if len(names) == 1 else "were"
     what = f"deepy diff compares two runs, but {len(names)} {were} given: {listed(names, 'and')}"
     if len(names) == 1:
@@ -101,23 +91,17 @@ def _too_many(names: Sequence[str]) -> Problem:
     return Problem(what, hint=hint, id="diff-of-two-runs")
 
 
-def _versions(word: str) -> str:
+def _versions(word: str) -> tuple[str, str]:
     a, dots, b = word.partition("..")
     if not dots:
         raise ArgumentTypeError(f"{word!r} is not a pair of versions; write for example 0.19.6..0.19.8")
-    return f"{version_number(a)}..{version_number(b)}"
+    return version_number(a), version_number(b)
 
 
 def _step(word: str) -> int:
     if not word.isdigit() or int(word) < 1:
         raise ArgumentTypeError(f"{word!r} is not a step number; write a whole number of at least 1")
     return int(word)
-
-
-def exit_code(found: Sequence[RankedDifference], allow_rounding: bool) -> int:
-    """Return 1 if a difference can change a number in training."""
-    matter = {"result", "unshown"} if allow_rounding else {"result", "unshown", "rounding"}
-    return int(any(each.impact in matter for each in found))
 
 
 def _as_json(a: Side, b: Side, found: Sequence[RankedDifference], code: int, more: Mapping[str, object]) -> str:

@@ -56,10 +56,10 @@ def spellings(a: Side, b: Side) -> str:
     )
 
 
-def first_names(found: Sequence[str]) -> str:
+def first_names(found: Sequence[str], most: int = MAX_NAMES) -> str:
     """Return the first names, and how many more there are."""
-    rest = len(found) - MAX_NAMES
-    return ", ".join(found[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(found) - most
+    return ", ".join(found[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _of_values(a: Side, b: Side) -> Iterator[RankedDifference]:

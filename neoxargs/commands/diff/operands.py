@@ -79,7 +79,7 @@ def _read(name: str, directory: str | None) -> Side | Drafted:
     if os.path.basename(name) in (RECORD_FILE, checkpoint_folder.CONFIG) and os.path.isfile(name):
         return _folder(name, Path(name).parent)
     if is_lock(name) and os.path.exists(name):
-        return of_lock(name, name)
+        return of_lock(name)
     paths = [name] if os.path.exists(name) else name.split("+")
     if not all(paths):
         raise Problems(Problem(f'"{name}" contains an empty file name', hint=EXPECTED, id="diff-without-file"))
@@ -123,22 +123,18 @@ def _folder(name: str, folder: Path) -> Side | Drafted:
 
 def _in_folder(name: str, folder: Path) -> Iterator[Side | Drafted]:
     values = _json(folder / RECORD_FILE)
-    if isinstance(values, dict) and is_record(values):
+    if is_record(values):
         yield of_record(name, values, folder)
     newest = checkpoint_folder.newest(folder)
     for checkpoint in (folder, *([newest] if newest else [])):
         values = checkpoint_folder.configuration(checkpoint)
         if values and "num_layers" in values:  # Hugging Face's config.json does not have this name
-            yield of_checkpoint(name, values, _iteration(checkpoint), checkpoint)
+            number = checkpoint.resolve().name.removeprefix(checkpoint_folder.PREFIX)
+            yield of_checkpoint(name, values, int(number) if number.isdigit() else 0, checkpoint)
     contents = Contents.at(folder, None)
     if contents and contents.configurations:
         kind = f"GPT-NeoX checkpoint of iteration {contents.iteration}"
         yield Drafted(name, kind, contents.draft, contents.files.ranks, contents.folder)
-
-
-def _iteration(checkpoint: Path) -> int:
-    number = checkpoint.resolve().name.removeprefix(checkpoint_folder.PREFIX)
-    return int(number) if number.isdigit() else 0
 
 
 def _json(path: Path) -> Any:

@@ -27,7 +27,7 @@ def page(
     losses: Losses | None,
     at: Sequence[tuple[str, str, str]],
     step: int,
-    weights: WeightComparison | None = None,
+    weights: WeightComparison | None,
 ) -> str:
     """Return the page as HTML. at: the rows of `--at`, for this step."""
     sections = [_losses(losses)] if losses else []
@@ -59,11 +59,8 @@ def _losses(losses: Losses) -> str:
     for name, colour, of_run in (("A", "train", losses.a), ("B", "validation", losses.b)):
         points = [(step, loss) for step, loss in sorted(of_run.items()) if loss is not None]
         series.append(smoothed(name, colour, points))
-    apart = []
-    for step in losses.common:
-        one, other = losses.a[step], losses.b[step]
-        if one is not None and other is not None:
-            apart.append((step, abs(one - other)))
+    pairs = ((step, losses.a[step], losses.b[step]) for step in losses.common)
+    apart = [(step, abs(one - other)) for step, one, other in pairs if one is not None and other is not None]
     steps = min(losses.a | losses.b), max(losses.a | losses.b)  # both charts have the same horizontal axis
     curve = smoothed("absolute difference", "test", apart)
     charts = [

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from neoxargs.base.problems import Place
 from neoxargs.base.record import Record, replace
@@ -64,9 +64,9 @@ class Drafted(Record):
     """As of Side."""
 
 
-def of_lock(name: str, path: str) -> Side:
+def of_lock(name: str) -> Side:
     """Return the side of a run.lock.yml; raises Problems."""
-    lock = read_lock(path)
+    lock = read_lock(name)
     return replace(of_record(name, lock.values, None), kind="lock file", environment=lock.sections)
 
 
@@ -78,11 +78,10 @@ def of_record(name: str, values: Mapping[str, Any], folder: Path | None) -> Side
     missing = {key: p.default for key, p in REGISTRY.parameters.items() if key not in read and p.default is not ABSENT}
     unknown = {key for key, default in missing.items() if nulls or default is not None}
     config = Config(read, broken=frozenset(unknown))
-    ranks = ranks_of(config)
     path = folder / LOCK_FILE if folder else None
     sections = read_lock(path).sections if path and path.exists() else {}
     launches = launches_of(folder, config) if folder else []
-    return Side(name, "run folder", config, ranks, folder=folder, environment=sections, launches=launches)
+    return Side(name, "run folder", config, ranks_of(config), folder=folder, environment=sections, launches=launches)
 
 
 def of_checkpoint(name: str, values: Mapping[str, Any], iteration: int, folder: Path) -> Side:
@@ -110,11 +109,8 @@ def is_record(values: object) -> bool:
 def recorded_source(text: str) -> Source:
     """Return the source that a run's record describes."""
     kind, _, rest = text.partition(": ")
-    if text == "default" or kind == "default":
-        return Source("default", text=rest)
-    if kind in ("derived", "environment"):
-        named: Kind = "derived" if kind == "derived" else "environment"
-        return Source(named, text=rest)
+    if kind in ("default", "derived", "environment"):
+        return Source(cast(Kind, kind), text=rest)
     if found := PLACE.fullmatch(text):
         return Source("file", Place(found[1], int(found[2]), int(found[3])))
     return Source("set", Place("--set", 1, 1, text.removeprefix("--set ")))

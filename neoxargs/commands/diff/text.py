@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from neoxargs.base.text import aligned
 from neoxargs.commands.diff.differences import RankedDifference, first_names, spellings
 from neoxargs.commands.diff.launches import other_values, same_before
 from neoxargs.commands.diff.side import Side, short_pair
@@ -37,14 +38,10 @@ def section(heading: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def rows_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield aligned rows."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
+    yield from (f"  {line}" for line in aligned(rows))
 
 
-def lines(
-    a: Side, b: Side, found: Sequence[RankedDifference], weights: WeightComparison | None = None
-) -> Iterator[str]:
+def lines(a: Side, b: Side, found: Sequence[RankedDifference], weights: WeightComparison | None) -> Iterator[str]:
     """Yield the lines of the comparison."""
     yield from (f"{letter}  {described(side)}" for letter, side in (("A", a), ("B", b)))
     yield f"=> {verdict(a, b, found, weights)}"
@@ -83,7 +80,7 @@ def not_compared(side: Side) -> list[str]:
     return [name for name in names if IMPACTS[kind_of(REGISTRY.parameters[name])] in ("result", "rounding")]
 
 
-def verdict(a: Side, b: Side, found: Sequence[RankedDifference], weights: WeightComparison | None = None) -> str:
+def verdict(a: Side, b: Side, found: Sequence[RankedDifference], weights: WeightComparison | None) -> str:
     """Return what all differences together can do, in a sentence."""
     if not found and a.checkpoint and b.checkpoint:
         if weights is None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from neoxargs.base.problems import Problem, Problems, has_errors, report
+from neoxargs.base.problems import Problem, Problems, has_errors, listed, report
+from neoxargs.base.record import replace
 from neoxargs.base.request import Request
 from neoxargs.checks.receivers import receiver_problems
 from neoxargs.commands.diff.side import short_json
@@ -16,14 +18,23 @@ from neoxargs.runs.run_spec import RunSpec, resolve_run
 from neoxargs.targets.deepspeed import sent_values
 
 
-def run(request: Request, versions: tuple[str, str]) -> int:
+def run(options: Namespace) -> int:
     """Print what changes between two versions; return 1 if the newer one refuses the file. Raises Problems."""
-    spec = resolve_run(request, os.environ)
-    before, after = (_problems(spec, version) for version in versions)
+    given = {"--at": options.at, "--html": options.html, "--allow-rounding": options.allow_rounding}
+    if apart := listed([option for option, value in given.items() if value], "and"):
+        what = f"--deepspeed compares two versions for one file, and {apart} two runs"
+        raise Problems(Problem(what, hint=f"remove {apart}, or --deepspeed", id="diff-of-two-runs"))
+    versions, names = options.deepspeed, [name for name in (options.a, options.b, *options.more) if name]
+    if len(names) != 1:
+        option = f"--deepspeed {'..'.join(versions)}"
+        what = f"{option} compares two versions for one configuration, but {len(names)} were given"
+        raise Problems(Problem(what, hint="join YAML files with +", id="diff-of-two-runs"))
+    spec = resolve_run(Request(names[0].split("+"), (), options.conf_dir, options.gpus), os.environ)
+    before, after = (receiver_problems(replace(spec, assumed={"deepspeed": version})) for version in versions)
     new = [each for each in after if each.severity == "error" and not any(_same(each, other) for other in before)]
     gone = [problem for problem in before if not any(_same(problem, each) for each in after)]
     defaults = list(changed_defaults(spec, *versions))
-    if request.as_json:
+    if options.json:
         answer: dict[str, Any] = {"ok": not has_errors(after), "a": versions[0], "b": versions[1]}
         answer["problems"] = [problem.to_json() for problem in after]
         answer["solved"] = [problem.to_json() for problem in gone]
@@ -36,10 +47,6 @@ def run(request: Request, versions: tuple[str, str]) -> int:
 
 def _same(one: Problem, other: Problem) -> bool:
     return (one.id, one.about) == (other.id, other.about)
-
-
-def _problems(spec: RunSpec, version: str) -> list[Problem]:
-    return receiver_problems(spec.with_assumed({"deepspeed": version}))
 
 
 def changed_defaults(spec: RunSpec, a: str, b: str) -> Iterator[dict[str, Any]]:
@@ -69,12 +76,3 @@ def _lines(
         values = f"{short_json(row['a'])} -> {short_json(row['b'])}"
         what = f"{short_json(row['sent'])} is sent to both" if row["sent"] is not None else "it is not sent"
         yield f"  default changed: {row['name']}: {values}; {what}"
-
-
-def versions_of(text: str, names: list[str]) -> tuple[str, str]:
-    """Return A and B of `A..B`; raises Problems for a file that is missing or one that is left over."""
-    a, _, b = text.partition("..")
-    if len(names) != 1:
-        what = f"--deepspeed {text} compares two versions for one configuration, but {len(names)} were given"
-        raise Problems(Problem(what, hint="join YAML files with +", id="diff-of-two-runs"))
-    return a, b

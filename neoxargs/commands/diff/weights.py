@@ -13,6 +13,7 @@ from typing import Any
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record, as_dict, replace
+from neoxargs.commands.diff.differences import first_names
 from neoxargs.commands.diff.side import Side
 
 #: Tensors shown at most in the text; JSON has all.
@@ -60,8 +61,7 @@ class WeightComparison(Record):
                 yield [f"{count} of {total} {noun} differ" if count else f"all {total} {noun} are equal"]
         for letter, names in zip("AB", self.only, strict=True):
             if names:
-                rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                yield [f"only in {letter}: {', '.join(names[:3])}{rest}"]
+                yield [f"only in {letter}: {first_names(names, 3)}"]
 
     def table(self) -> Iterator[Sequence[str]]:
         """Yield the rows of the tensors that differ most."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,13 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
         what = "deepy docs updates files in a checkout of deepy, but deepy is running from an installed package"
         hint = "add -o DIR to write the files to another folder"
         raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
-    stale = list(_stale(directory))
+    files = [file for file in FILES if file.for_users or directory is None]
+    stale: dict[str, Text] = {}
+    with ThreadPoolExecutor() as pool:  # guides spend their time in subprocesses
+        for file, text in zip(files, pool.map(lambda file: file.text(), files), strict=True):
+            present = ROOT / file.path if directory is None else Path(directory, Path(file.path).name)
+            if not present.exists() or present.read_text(encoding="utf-8") != text:
+                stale[file.path if directory is None else str(present)] = Text(str(present), text)
     if stale and not check:
         folder = Path(directory or ROOT)
         try:
@@ -57,20 +63,5 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
         except OSError as error:
             what = f"this folder cannot be created: {(error.strerror or str(error)).lower()}"
             raise Problems([Problem(what, Place(str(folder), 0, 0), id="output-folder-unwritable")]) from None
-        write_all([Text(_absolute(path, directory), text) for path, text in stale])
-    return [path for path, _ in stale]
-
-
-def _stale(directory: str | None) -> Iterator[Text]:
-    files = [file for file in FILES if file.for_users or directory is None]
-    with ThreadPoolExecutor() as pool:  # guides spend their time in subprocesses
-        texts = pool.map(lambda file: file.text(), files)
-        for file, text in zip(files, texts, strict=True):
-            path = file.path if directory is None else str(Path(directory) / Path(file.path).name)
-            present = Path(_absolute(path, directory))
-            if not present.exists() or present.read_text(encoding="utf-8") != text:
-                yield Text(path, text)
-
-
-def _absolute(path: str, directory: str | None) -> str:
-    return path if directory is not None else str(ROOT / path)
+        write_all(list(stale.values()))
+    return list(stale)

@@ -11,15 +11,21 @@ from typing import Any
 from neoxargs.base.problems import SET, Place, Problem, Problems, listed
 from neoxargs.base.record import replace
 from neoxargs.base.request import Request
-from neoxargs.commands.explain import explain_all, keyword_search, parameter, problem, section
-from neoxargs.registry import REGISTRY, normal
+from neoxargs.commands.explain import keyword_search, parameter, problem, section
+from neoxargs.config.config import Config
+from neoxargs.registry import ABSENT, REGISTRY, normal
 from neoxargs.resolve.keys.match import Key, keys_of
 from neoxargs.resolve.keys.unknown import key_advice, match_key, unknown_key
+from neoxargs.resolve.provenance import source_of
 from neoxargs.resolve.secrets import without_secrets
+from neoxargs.resolve.yaml.write import Setting, yaml_text
 from neoxargs.runs.run_spec import RunSpec, resolve_run
 
 USAGE_HINT = "use `explain KEY FILE`, or `explain --all FILE` for all parameters"
 NO_MATCH_HINT = "no parameter has this word in its name or description; docs/parameters.md lists all parameters"
+
+#: Parameters that depend on the machine and the time of the start.
+FROM_ENVIRONMENT = ("user_script", "config_files", "git_hash")
 
 
 def explain(key: str, request: Request, markdown: bool = False) -> str:
@@ -72,9 +78,33 @@ def _words_of_a_name(key: str, files: Sequence[str]) -> Iterator[None]:
 def explain_everything(request: Request) -> str:
     """Return the resolved configuration as JSON, or as annotated YAML that resolves to the same. Raises Problems."""
     spec = _resolve(request)
-    if request.as_json:
-        return _json({"values": explain_all.to_json(spec.config)}, spec)
-    return explain_all.annotated_yaml(spec.config).rstrip("\n")
+    if not request.as_json:
+        return annotated_yaml(spec.config).rstrip("\n")
+    values = {p.name: v.value for p, v in spec.config.items() if v.value is not ABSENT and not p.replaced_by}
+    described = {name: {"value": value, "source": source_of(name, spec.config)} for name, value in values.items()}
+    return _json({"values": described}, spec)
+
+
+def annotated_yaml(config: Config) -> str:
+    """Return YAML of all values that are set, derived, or another dialect's default, with their sources as comments.
+
+    It is itself a configuration that resolves to the same values; derived values are written out.
+    """
+    settings = {}
+    for p, value in config.items():
+        is_hidden = value.value is ABSENT or p.replaced_by or p.name in FROM_ENVIRONMENT
+        if not is_hidden and (config.is_set(p.name) or value.value != p.default):
+            settings[p.name] = Setting(value.value, behind=" ".join(source_of(p.name, config).split()))
+    empty = config.sections - {name.rpartition(".")[0] for name in settings}
+    left = sum(1 for p, _ in config.items() if p.name not in settings)
+    head = [
+        "The resolved configuration, printed by deepy explain --all.",
+        "Used as a configuration file, this file resolves to the same values as the original files.",
+        f"The {left} parameters that are not listed have their default values (docs/parameters.md).",
+    ]
+    assert config.dialect is not None  # only the configuration that a rank receives has no dialect
+    settings["dialect"] = Setting(config.dialect.name, behind=config.dialect.reason)
+    return yaml_text(settings, head, empty)
 
 
 def _resolve(request: Request) -> RunSpec:

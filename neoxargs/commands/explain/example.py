@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,13 +52,8 @@ def as_files(example: Example) -> Iterator[Request]:
         for name, value in SMALLEST_MODEL.items()
         if name not in example.without and not re.search(rf"^({ALTERNATIVES.get(name, name)}):", example.config, re.M)
     )
-    before = os.getcwd()
-    with TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            for name, text in {NAME: example.config, MODEL: model, **example.files}.items():
-                Path(name).parent.mkdir(parents=True, exist_ok=True)
-                Path(name).write_text(text, encoding="utf-8")
-            yield Request([NAME, MODEL], example.overrides, gpus=None if example.files else GPUS)
-        finally:
-            os.chdir(before)
+    with TemporaryDirectory() as folder, chdir(folder):
+        for name, text in {NAME: example.config, MODEL: model, **example.files}.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text, encoding="utf-8")
+        yield Request([NAME, MODEL], example.overrides, gpus=None if example.files else GPUS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from neoxargs.base.problems import Problem, did_you_mean, render
@@ -38,23 +38,18 @@ def to_json(word: str) -> dict[str, Any]:
 
 def to_text(word: str) -> str:
     """Return the answer as text."""
-    return "\n".join(_lines(_id(word), catalogue()[_id(word)]))
-
-
-def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
-    yield problem_id
-    yield from (f"  {line}" for line in wrap(entry.protects_from, WIDTH - 2, indent=""))
-    found = problems_of(entry.example, problem_id)
+    entry = catalogue()[_id(word)]
+    lines = [_id(word), *(f"  {line}" for line in wrap(entry.protects_from, WIDTH - 2, indent=""))]
+    found = problems_of(entry.example, _id(word))
     if about := ", ".join(about_of(entry, found)):
-        yield ""
-        yield from wrap(f"  about: {about}", WIDTH, indent="         ")
+        lines += ["", *wrap(f"  about: {about}", WIDTH, indent="         ")]
     if entry.example:
-        yield f"\nExample ({NAME}, together with a file that describes a model):\n"
-        yield textwrap.indent(entry.example.config.rstrip("\n"), "    ")
-        yield from (f"    --set {override}" for override in entry.example.overrides)
+        lines.append(f"\nExample ({NAME}, together with a file that describes a model):\n")
+        lines.append(textwrap.indent(entry.example.config.rstrip("\n"), "    "))
+        lines += [f"    --set {override}" for override in entry.example.overrides]
         gpus = "" if entry.example.files else f" --gpus {GPUS}"
-        yield f"\n`deepy check{gpus}` reports:\n"
-        yield textwrap.indent(render(found), "    ")
+        lines += [f"\n`deepy check{gpus}` reports:\n", textwrap.indent(render(found), "    ")]
+    return "\n".join(lines)
 
 
 def about_of(entry: Entry, found: Sequence[Problem]) -> tuple[str, ...]:

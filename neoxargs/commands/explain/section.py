@@ -16,14 +16,21 @@ from neoxargs.resolve.provenance import source_of
 def to_json(name: str, config: Config | None) -> dict[str, Any]:
     """Return the description for `--json`."""
     values = {"values": {full: value for full, (value, _) in _values(name, config).items()}} if config else {}
-    return {"name": name, "keys": _inside(name, REGISTRY.parameters), "sections": _sections(name), **values}
+    keys, sections = _inside(name, REGISTRY.parameters), _inside(name, REGISTRY.sections)
+    return {"name": name, "keys": keys, "sections": sections, **values}
 
 
 def to_text(name: str, config: Config | None) -> str:
     """Return the description as text."""
     keys = {full: REGISTRY.parameters[full].description for full in _inside(name, REGISTRY.parameters)}
-    keys |= dict.fromkeys(_sections(name), "a section")
-    return "\n".join([f"{name} is a section:", *table(keys, name), *_value_lines(name, config)])
+    keys |= dict.fromkeys(_inside(name, REGISTRY.sections), "a section")
+    lines = [f"{name} is a section:", *table(keys, name)]
+    if config:
+        values = _values(name, config)
+        lines += ["", f"values of {name}:" if values else f"{name}: all values are defaults"]
+        for full, (value, why) in values.items():
+            lines.append(f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})")
+    return "\n".join(lines)
 
 
 def table(described: dict[str, str], section: str = "") -> Iterator[str]:
@@ -39,28 +46,11 @@ def _inside(name: str, all_names: Any) -> list[str]:
     return [full for full in all_names if full.rpartition(".")[0] == name]
 
 
-def _sections(name: str) -> list[str]:
-    return _inside(name, REGISTRY.sections)
-
-
 def _values(name: str, config: Config) -> dict[str, tuple[Any, str]]:
     """Return value and source of every key that is set or differs from its default."""
-    keys = _inside(name, REGISTRY.parameters)
-    return {full: (config.get(full), source_of(full, config)) for full in keys if _is_set_or_changed(full, config)}
-
-
-def _is_set_or_changed(name: str, config: Config) -> bool:
-    value = config.get(name)
-    return config.is_set(name) or (value is not ABSENT and value != REGISTRY.parameters[name].default)
-
-
-def _value_lines(name: str, config: Config | None) -> list[str]:
-    if config is None:
-        return []
-    values = _values(name, config)
-    if not values:
-        return ["", f"{name}: all values are defaults"]
-    lines = [
-        f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})" for full, (value, why) in values.items()
-    ]
-    return ["", f"values of {name}:", *lines]
+    values = {}
+    for full in _inside(name, REGISTRY.parameters):
+        value = config.get(full)
+        if config.is_set(full) or value not in (ABSENT, REGISTRY.parameters[full].default):
+            values[full] = value, source_of(full, config)
+    return values

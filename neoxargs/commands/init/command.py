@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
@@ -128,8 +128,4 @@ def _ask(question: Question) -> Any:
         except argparse.ArgumentTypeError as error:
             print(error)
         except EOFError:
-            _interrupted()
-
-
-def _interrupted() -> NoReturn:
-    raise KeyboardInterrupt
+            raise KeyboardInterrupt from None

@@ -1,21 +1,21 @@
-"""What the server answers about a configuration, without its protocol."""
+"""What the server answers about a configuration or a table of runs, without its protocol."""
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, sentence
-from neoxargs.base.request import Request
+from neoxargs.base.request import SHARED_TABLE, Request
 from neoxargs.commands.check.command import other_program
 from neoxargs.commands.check.fix import Find, Found, correct, find_in
-from neoxargs.commands.check.table import find_table, read_table
+from neoxargs.commands.check.table import WILDCARDS, find_table, read_table, table_of
 from neoxargs.commands.explain.command import explain
 from neoxargs.commands.lsp.cursor import Cursor
 from neoxargs.registry import REGISTRY, normal
@@ -24,11 +24,14 @@ from neoxargs.resolve import Draft, draft
 from neoxargs.resolve.keys.corrections import current_names
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.edit import NotEditable, corrected
-from neoxargs.resolve.yaml.read import File, read_text
+from neoxargs.resolve.yaml.read import File, find_file, read_text
 from neoxargs.runs.run_spec import complete_run
 
 #: A key at the top level, in YAML or in JSON.
 _TOP_KEY = re.compile(r"^(?:\{?\s*\")?([A-Za-z_][\w.-]*)\"?\s*:", re.MULTILINE)
+#: A text and a header in TOML.
+_QUOTED = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'")
+_HEADER = re.compile(r"^\s*\[\s*([\w.\s-]+)\]")
 
 
 class Completion(NamedTuple):
@@ -226,13 +229,15 @@ def _declared(name: str, drafted: Draft, gpus: int | None) -> Place | None:
     return value if is_alias else entry.place
 
 
-def completions(cursor: Cursor) -> list[Completion]:
-    """Return the keys of the section at a position, or the values of its key."""
-    return list(_values_of(cursor.name) if cursor.in_value else _keys(cursor.section))
-
-
-def _keys(section: str) -> Iterator[Completion]:
-    prefix = f"{section}." if section else ""
+def completions(cursor: Cursor) -> Iterator[Completion]:
+    """Yield the keys of the section at a position, or the values of its key."""
+    if cursor.in_value:
+        if parameter := REGISTRY.find(cursor.name):
+            for value, word in zip(choices_of(parameter.type), words_of(parameter.type), strict=True):
+                default = " (default)" if parameter.default == value else ""
+                yield Completion(word, f"{cursor.name}{default}", parameter.description)
+        return
+    prefix = f"{cursor.section}." if cursor.section else ""
     for name in REGISTRY.sections:
         if name.startswith(prefix) and "." not in (word := name.removeprefix(prefix)):
             yield Completion(word, "section", "")
@@ -241,18 +246,28 @@ def _keys(section: str) -> Iterator[Completion]:
             yield Completion(word, describe_type(parameter.type), parameter.description)
 
 
-def _values_of(name: str) -> Iterator[Completion]:
-    parameter = REGISTRY.find(name)
-    if parameter:
-        for value, word in zip(choices_of(parameter.type), words_of(parameter.type), strict=True):
-            default = " (default)" if parameter.default == value else ""
-            yield Completion(word, f"{name}{default}", parameter.description)
+# -- a table of runs, `deepy.toml` or `[tool.deepy]` in pyproject.toml -------------------------------------------------
 
 
-def other_places(problem: Problem) -> list[tuple[str, int, int]]:
-    """Return file, line and column of the other places of a problem, as far as they are in files."""
-    return [
-        (str(Path(place.file).resolve()), place.line, place.column)
-        for place in problem.also
-        if os.path.isfile(place.file)
-    ]
+def problems_of_table(table: Text) -> list[Problem]:
+    """Return the problems of a table as it is in the editor. Those of its runs belong to their files."""
+    folder, name = os.path.split(table.name)
+    with chdir(folder):
+        problems = table_of(Text(name, table.text)).problems
+    return [each for each in problems if each.where and each.where.file == name]
+
+
+def files_of_table_at(table: Text, lines: Sequence[str], line: int, column: int) -> list[str]:
+    """Return the file that the text at a position names, or those that its pattern matches; counts from 0."""
+    folder, name = os.path.split(table.name)
+    headers = [header[1] for each in lines[: line + 1] if (header := _HEADER.match(each))]
+    if name == SHARED_TABLE and not re.match(r"\s*tool\s*\.\s*deepy\b", headers[-1] if headers else ""):
+        return []
+    at = (each for each in _QUOTED.finditer(lines[line]) if each.start() <= column <= each.end())
+    word = next((each[1] or each[2] for each in at), "")
+    with chdir(folder):
+        try:
+            found = sorted(glob.glob(word, recursive=True)) if WILDCARDS.intersection(word) else [find_file(word)]
+        except Problems:
+            return []
+        return [os.path.abspath(file) for file in found if os.path.isfile(file)]

@@ -37,18 +37,15 @@ class Planner:
 
     async def line(self, run: Run) -> str:
         """Return the line of a run."""
-        words, files = self.words(run), run.request.files
+        files = run.request.files
+        gpus = ["--gpus", str(run.request.gpus)] if run.request.gpus else []
+        device = ["--device", self.machine] if self.machine else []
+        words = ("plan", *files, *gpus, *device, "--json")
         async with self.one_at_a_time:
             state = [state_of(file) for file in files]
             if self.known.get(words, ("",))[0] != state:
                 self.known[words] = state, line_of(await _json_of(words, run.folder or None), run.name)
         return self.known[words][1]
-
-    def words(self, run: Run) -> tuple[str, ...]:
-        """Return the words of the command."""
-        gpus = ["--gpus", str(run.request.gpus)] if run.request.gpus else []
-        device = ["--device", self.machine] if self.machine else []
-        return ("plan", *run.request.files, *gpus, *device, "--json")
 
 
 async def _json_of(words: tuple[str, ...], folder: str | None) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ names them: syntax, keys, values and the rules between them.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pygls.workspace import TextDocument
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, sentence
 from neoxargs.commands.check.table import is_table
-from neoxargs.commands.lsp import answers, table
+from neoxargs.commands.lsp import answers
 from neoxargs.commands.lsp.cursor import Cursor, cursor_at
 from neoxargs.commands.lsp.plan_line import MOST_RUNS, Planner
 from neoxargs.resolve.yaml.read import read_text
@@ -54,9 +53,9 @@ class Server(LanguageServer):
 
     def check(self, document: TextDocument) -> None:
         """Find the problems of a document, and show them."""
-        text = Text(document.path, document.source)
+        text = _text(document)
         if is_table(text):
-            problems = table.problems_of(text)
+            problems = answers.problems_of_table(text)
         else:
             before = self.edited[document.uri].runs if document.uri in self.edited else ()
             self.edited[document.uri] = answers.Edited(text, self.gpus, self.read, before)
@@ -68,9 +67,10 @@ class Server(LanguageServer):
 
     def diagnostic(self, problem: Problem, document: TextDocument) -> lsp.Diagnostic:
         """Return a problem as the editor shows it."""
-        related = [
-            lsp.DiagnosticRelatedInformation(lsp.Location(Path(file).as_uri(), _point(line, column)), "see here")
-            for file, line, column in answers.other_places(problem)
+        others = [
+            lsp.Location(Path(place.file).resolve().as_uri(), _point(place.line, place.column))
+            for place in problem.also
+            if os.path.isfile(place.file)
         ]
         return lsp.Diagnostic(
             self.range(problem.where, document),
@@ -78,7 +78,7 @@ class Server(LanguageServer):
             SEVERITIES[problem.severity],
             code=problem.id,
             source="deepy",
-            related_information=related,
+            related_information=[lsp.DiagnosticRelatedInformation(other, "see here") for other in others],
         )
 
     def range(self, place: Place | None, document: TextDocument) -> lsp.Range:
@@ -104,16 +104,11 @@ class Server(LanguageServer):
 
 def serve() -> int:
     """Serve an editor until it ends."""
-    make_server().start_io()
-    return 0
-
-
-def make_server() -> Server:
-    """Return a server with all features."""
     server = Server()
-    for feature in (_documents, _words, _places, _plans, _corrections):
-        feature(server)
-    return server
+    for add_features in (_documents, _words, _places, _plans, _corrections):
+        add_features(server)
+    server.start_io()
+    return 0
 
 
 def _documents(server: Server) -> None:
@@ -130,9 +125,8 @@ def _documents(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def saved(params: lsp.DidSaveTextDocumentParams) -> None:
-        for uri in dict.fromkeys(
-            [*server.edited, params.text_document.uri]
-        ):  # they may be of the same run, or its table
+        # The other files may be of the same run, or this one its table.
+        for uri in dict.fromkeys([*server.edited, params.text_document.uri]):
             server.check(server.workspace.get_text_document(uri))
         workspace = server.client_capabilities.workspace
         if workspace and workspace.code_lens and workspace.code_lens.refresh_support:
@@ -185,7 +179,7 @@ def _places(server: Server) -> None:
             return [server.location(place) for place in edited.declarations(cursor)]
         if not is_table(_text(document)):
             return []
-        files = table.files_at(_text(document), _lines(document), at.line, at.character)
+        files = answers.files_of_table_at(_text(document), _lines(document), at.line, at.character)
         return [server.location(Place(file, 0, 0)) for file in files]
 
 
@@ -222,9 +216,11 @@ def _corrections(server: Server) -> None:
             after = edited.correction(problem) if inside else None
             if after is not None:
                 title, safe = _hint(problem) or sentence(problem), all(edit.safe for edit in problem.edits)
-                actions.append(_action(document, title, lsp.CodeActionKind.QuickFix, after, [shown], safe))
+                edit, kind = _replaced(document, after), lsp.CodeActionKind.QuickFix
+                actions.append(lsp.CodeAction(title, kind, [shown], is_preferred=safe, edit=edit))
         for title, after in edited.renamed(asked.start.line):
-            actions.append(_action(document, title, lsp.CodeActionKind.RefactorRewrite, after))
+            edit, kind = _replaced(document, after), lsp.CodeActionKind.RefactorRewrite
+            actions.append(lsp.CodeAction(title, kind, (), is_preferred=False, edit=edit))
         if edited.is_fixable:  # its corrections are made only when they are asked for, because each is checked
             actions.append(lsp.CodeAction("correct all that deepy check --fix corrects", FIX_ALL, data=document.uri))
             if not _resolves(server.client_capabilities):
@@ -247,17 +243,6 @@ def _text(document: TextDocument) -> Text:
 def _lines(document: TextDocument) -> list[str]:
     """Return the lines, also the one after the last line break."""
     return [*document.lines, ""]
-
-
-def _action(
-    document: TextDocument,
-    title: str,
-    kind: lsp.CodeActionKind,
-    after: str,
-    solved: Sequence[lsp.Diagnostic] = (),
-    safe: bool = False,
-) -> lsp.CodeAction:
-    return lsp.CodeAction(title, kind, solved, is_preferred=safe, edit=_replaced(document, after))
 
 
 def _replaced(document: TextDocument, after: str) -> lsp.WorkspaceEdit:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neoxargs.base.problems import listed
-from neoxargs.base.text import (
-    format_count,
-    format_duration,
-    format_percent,
-    protect_names,
-    shorten,
-    wrap,
-)
+from neoxargs.base.text import format_count, format_duration, format_percent, protect_names, shorten, wrap
 from neoxargs.commands.preview.forecast import Forecast
 from neoxargs.facts.context import in_words
 from neoxargs.facts.description import batch_equation, counted, rates_beside

@@ -14,13 +14,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from neoxargs.base.options import add_json
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.base.request import Request
+from neoxargs.base.text import format_percent, wrap
 from neoxargs.checks.machine.packages import missing_for
-from neoxargs.commands.verify.report import to_json, to_text
-from neoxargs.commands.verify.verify import verify
+from neoxargs.commands.verify.judge import Verdict
+from neoxargs.commands.verify.shrink import SHORT, STEPS
+from neoxargs.commands.verify.verify import Report, verify
 from neoxargs.processes.interrupts import raise_on_sigterm
 from neoxargs.runs.run_spec import resolve_run
 
@@ -32,6 +35,9 @@ DESCRIPTION = (
 )
 #: Beginning of the name of a folder for trials.
 PREFIX = "deepy-verify-"
+WIDTH = 100
+NOT_COVERED = "GPU kernels and NCCL are not covered: the trials ran on CPUs, with gloo."
+ORDER = ("contradicted", "shown", "not shown")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,13 +104,59 @@ class _Meter:
     def show(self, name: str, total: int) -> None:
         self.done += 1
         if self.shown:
-            print(
-                f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {re.sub(r' [0-9]$', '', name)}"[:100],
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            line = f"\r\x1b[Ktrial {self.done} of {max(total, self.done)}: {re.sub(r' [0-9]$', '', name)}"
+            print(line[:100], end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if self.shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def to_text(report: Report) -> str:
+    """Return the report as lines of at most WIDTH columns."""
+    lines = [_head(report), ""]
+    for title, verdicts in (("the run", report.properties), ("the keys", report.settings)):
+        lines.append(title)
+        for verdict in sorted(verdicts, key=lambda each: ORDER.index(each.outcome)):
+            lines += _entry(verdict)
+        lines.append("")
+    shown = sum(verdict.outcome == "shown" for verdict in report.settings)
+    wrong = [verdict.name for verdict in report.verdicts if verdict.outcome == "contradicted"]
+    counted = f"{shown} of {len(report.settings)} keys are shown ({format_percent(shown, len(report.settings))})"
+    return "\n".join([*lines, f"{counted}; contradicted: {', '.join(wrong) or 'none'}", NOT_COVERED])
+
+
+def _head(report: Report) -> str:
+    small, base = report.small, report.base
+    shape, parallel = base.shape, base.parallel
+    layout = f"tensor {parallel.model_parallel_size} x pipeline {max(1, parallel.pipe_parallel_size)} on "
+    layout = f"context {parallel.context_parallel_size} x " * (parallel.context_parallel_size > 1) + layout
+    layout += f"{small.ranks} {'rank' if small.ranks == 1 else 'ranks'}"
+    return (
+        f"{report.count} trials, of {STEPS} steps, or of {SHORT} for single keys: {shape.num_layers} layers of width "
+        f"{shape.hidden_size}, sequences of {shape.seq_length}, {layout}"
+    )
+
+
+def _entry(verdict: Verdict) -> list[str]:
+    label = f"  {verdict.outcome:<13}{verdict.name}"
+    if len(label) + 2 + len(verdict.text) <= WIDTH:
+        return [f"{label}: {verdict.text}"]
+    return [label, *(f"{'':<17}{line}" for line in wrap(verdict.text, WIDTH - 17, "") or [""])]
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return the report for a program."""
+
+    def rows(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:
+        return [{"name": v.name, "outcome": v.outcome, "text": v.text, "about": list(v.keys)} for v in verdicts]
+
+    return {
+        "ok": all(verdict.outcome != "contradicted" for verdict in report.verdicts),
+        "ranks": report.small.ranks,
+        "trials": report.count,
+        "reduced": dict(report.small.values),
+        "run": rows(report.properties),
+        "keys": rows(report.settings),
+        "not_covered": NOT_COVERED,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from neoxargs.base.problems import Problems, has_errors, sentence
 from neoxargs.base.record import Record
@@ -12,6 +12,7 @@ from neoxargs.checks.trainer import trainer_problems
 from neoxargs.commands.verify.shrink import Small, Values
 from neoxargs.config.config import Config
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from neoxargs.registry.types import choices_of
 from neoxargs.resolve.compare.continuing import matters
 from neoxargs.resolve.compare.differences import same_function
 from neoxargs.resolve.compare.impact import IMPACTS, Impact, impact_of, kind_of
@@ -144,15 +145,5 @@ def _values(parameter: Parameter, now: Any) -> Iterator[Any]:
         yield [item / 2 for item in now]
     if parameter.default is not ABSENT and not isinstance(parameter.default, str):
         yield parameter.default
-    yield from _choices(parameter.type)
+    yield from (choice for choice in choices_of(parameter.type) if not isinstance(choice, bool))
     yield None
-
-
-def _choices(kind: Any) -> Iterator[Any]:
-    """Yield the choices of a type."""
-    parts = get_args(kind)
-    if getattr(kind, "__origin__", None) is Literal:
-        yield from parts
-        return
-    for part in parts:
-        yield from _choices(part)

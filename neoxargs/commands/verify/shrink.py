@@ -130,16 +130,16 @@ def in_fp32(config: Config) -> Values:
 
 def _model(config: Config, stages: int) -> Values:
     shape, moe = config.shape, config.moe
-    kinds = _kinds(config)
-    layers = max(2, stages, len(kinds), _period(config), moe.moe_expert_interval)
+    # The kinds of layers, each once, if they are given.
+    kinds = list(dict.fromkeys(config.attention.attention_config)) if config.is_set("attention_config") else []
+    skip = config.attention.window_attn_skip_freq
+    layers = max(2, stages, len(kinds), skip if isinstance(skip, int) else 2, moe.moe_expert_interval)
     layers += -layers % stages
     grouped = min(shape.num_attention_heads // shape.num_kv_heads, 4)
     kv = 4 if grouped == 1 else 1 if shape.num_kv_heads == 1 else 2
     heads = 4 if shape.num_kv_heads == 1 else kv * grouped
     hidden = HEAD * heads
-    values: Values = {
-        "num_layers": layers, "num_attention_heads": heads, "num_kv_heads": kv, "hidden_size": hidden,
-    }  # fmt: skip
+    values: Values = {"num_layers": layers, "num_attention_heads": heads, "num_kv_heads": kv, "hidden_size": hidden}
     if shape.head_dim:
         times = shape.head_dim * shape.num_attention_heads / shape.hidden_size
         values["head_dim"] = max(8, round(HEAD * times / 8) * 8)
@@ -150,21 +150,11 @@ def _model(config: Config, stages: int) -> Values:
         values["num_unique_layers"] = max(1, shape.num_unique_layers * layers // shape.num_layers)
     if kinds:
         values["attention_config"] = [[[kinds[layer % len(kinds)]], 1] for layer in range(layers)]
-    if isinstance(config.attention.window_attn_skip_freq, list):
+    if isinstance(skip, list):
         values["window_attn_skip_freq"] = [layer % 2 for layer in range(layers)]
     if moe.moe_num_experts > 1:
         values |= {"moe_num_experts": EXPERTS, "moe_top_k": min(moe.moe_top_k, EXPERTS // 2)}
     return values
-
-
-def _kinds(config: Config) -> list[str]:
-    """Return the kinds of layers, each once, if they are given."""
-    return list(dict.fromkeys(config.attention.attention_config)) if config.is_set("attention_config") else []
-
-
-def _period(config: Config) -> int:
-    skip = config.attention.window_attn_skip_freq
-    return skip if isinstance(skip, int) else 2
 
 
 def _lengths(config: Config) -> Values:

@@ -63,15 +63,16 @@ class Program:
     def _until_failure(self, file: Path, ranks: int, done: Callable[[str], None]) -> dict[str, Observed]:
         """Run trials until one ends the ranks, or all are done; return what they showed."""
         results, end = file.with_name(f"{file.name}.observed"), file.with_name(f"{file.name}.ended")
-        for written in (results, end):
-            written.unlink(missing_ok=True)
+        for earlier in (results, end):
+            earlier.unlink(missing_ok=True)
         shown: dict[str, Observed] = {}
         process = self._ask(file, ranks)
         last = time.monotonic()
         ended = False
         while not ended and time.monotonic() - last < PATIENCE:
             ended = end.exists() or process.poll() is not None
-            for line in _complete_lines(results)[len(shown) :]:
+            written = results.read_text(encoding="utf-8") if results.exists() else ""
+            for line in written.rpartition("\n")[0].splitlines()[len(shown) :]:  # the last line may be incomplete
                 last, observed = time.monotonic(), json.loads(line)
                 shown[observed["name"]] = observed
                 done(observed["name"])
@@ -100,12 +101,6 @@ class Program:
             kill_session(self._process.pid)
             self._process.communicate()
         self._process = None
-
-
-def _complete_lines(file: Path) -> list[str]:
-    if not file.exists():
-        return []
-    return file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
 
 
 def _last_error(file: Path) -> str:

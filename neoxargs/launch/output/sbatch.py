@@ -58,14 +58,10 @@ def _shape(resources: Resources) -> dict[str, str]:
     """Return the directives for nodes, tasks and GPUs; the number of tasks is the number of ranks."""
     ranks, gpu = resources.gpus, resources.device == "cuda"
     nodes = -(-ranks // GPUS_PER_HOST) if _only_count_is_known(resources) else len(resources.hosts)
-    if _is_even(resources, nodes):
+    if ranks % nodes == 0 and len({len(slots) for slots in resources.hosts.values()}) == 1:
         each = str(ranks // nodes)
         return {"nodes": str(nodes), "ntasks-per-node": each} | ({"gpus-per-node": each} if gpu else {})
     return {"nodes": str(nodes), "ntasks": str(ranks)} | ({"gpus": str(ranks)} if gpu else {})
-
-
-def _is_even(resources: Resources, nodes: int) -> bool:
-    return resources.gpus % nodes == 0 and len({len(slots) for slots in resources.hosts.values()}) == 1
 
 
 def _only_count_is_known(resources: Resources) -> bool:

@@ -48,7 +48,11 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
     process = None
     try:
         with interrupts.ignored_by_children():
-            process = _start_compilation(op, environ)
+            process = subprocess.Popen(
+                # A session of its own, with which ninja and the compilers are killed too.
+                [sys.executable, "-m", COMPILE_OP, op], env=dict(environ), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
         output, _ = process.communicate(timeout=limit)
     # Ctrl-C too: a lock file that stays behind would make every later run wait.
     except BaseException as stop:
@@ -62,14 +66,6 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
         tail = "\n".join(output.strip().splitlines()[-15:])
         raise _failure(op, f"DeepSpeed's {op} does not compile on this machine:\n{tail}")
     say(f"compiled {op} in {time.monotonic() - begin:.0f} s")
-
-
-def _start_compilation(op: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        # A session of its own, with which ninja and the compilers are killed too.
-        [sys.executable, "-m", COMPILE_OP, op], env=dict(environ), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
 
 
 def lock_holders(lock: Path) -> list[int] | None:

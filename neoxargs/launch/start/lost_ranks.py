@@ -68,7 +68,9 @@ def wait_for_ranks(logs: Path, seconds: float) -> None:
 def _record(logs: Path, rank: int, supervisor: Supervisor) -> None:
     why = "was killed (SIGKILL)" if supervisor.ended else "was killed or the machine was lost"
     reason = f"the rank's supervisor (process {supervisor.pid}) {why}, so it is not known how the rank ended"
-    when = _last_output(logs, rank)
+    when = 0.0
+    with contextlib.suppress(OSError):
+        when = failures.log_file(logs, rank).stat().st_mtime  # of its last output, or of its start if it has none
     failure = RankFailure(rank, supervisor.host, when, -signal.SIGKILL, reason, Cause.NO_RECORD)
     with contextlib.suppress(OSError):
         replace_text(failures.record_file(logs, rank), json.dumps(asdict(failure)))
@@ -79,13 +81,6 @@ def supervisors(logs: Path) -> Iterator[tuple[int, Supervisor]]:
     for path in logs.glob(".rank-*.end"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             yield int(path.name.split("-")[1].partition(".")[0]), Supervisor(**json.loads(path.read_text()))
-
-
-def _last_output(logs: Path, rank: int) -> float:
-    """Return when a rank printed something last, the time of its log's creation if it printed nothing."""
-    with contextlib.suppress(OSError):
-        return failures.log_file(logs, rank).stat().st_mtime
-    return 0.0
 
 
 def main(folders: list[Path]) -> int:

@@ -246,7 +246,8 @@ def _exit_code(returncode: int, say: Say, of_a_rank: bool, remote: bool) -> int:
     if returncode < 0:
         starter = "the process that started the ranks"
         who = f"a rank, or {starter}," if of_a_rank else starter
-        say(f"{who} was terminated by {_signal_name(-returncode)}")
+        reason = " (which the system also sends if memory runs out)" if returncode == -signal.SIGKILL else ""
+        say(f"{who} was terminated by {signal_name(-returncode)}{reason}")
         return 128 - returncode
     if returncode and of_a_rank:
         say(f"a rank failed with exit code {returncode}; its error message is above")
@@ -255,8 +256,3 @@ def _exit_code(returncode: int, say: Say, of_a_rank: bool, remote: bool) -> int:
             f"the launcher failed with exit code {returncode}, and no rank has recorded why; the error message is above"
         )
     return returncode
-
-
-def _signal_name(number: int) -> str:
-    reason = " (which the system also sends if memory runs out)" if number == signal.SIGKILL else ""
-    return signal_name(number) + reason

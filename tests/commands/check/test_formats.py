@@ -35,11 +35,6 @@ def test_a_format(name: str) -> None:
     pinned(FORMATS[name]([], ["a.yml"]))
 
 
-def test_a_line_for_each_problem() -> None:
-    for name in ("concise", "github"):
-        assert FORMATS[name](PROBLEMS, ["a.yml"]).count("\n") == len(PROBLEMS)
-
-
 def test_github_unescapes_what_was_written() -> None:
     first = FORMATS["github"](PROBLEMS, ["a.yml"]).splitlines()[0]
     found = re.fullmatch(r"::error title=deepy \(one\),file=my run.yml,line=3,col=2,endColumn=3::(.*)", first)

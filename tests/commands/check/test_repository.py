@@ -54,6 +54,7 @@ FILES = {
     "README.md": "",
 }
 Written = Callable[..., None]
+Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     return write
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+def answer(capsys: Printed, *words: str) -> tuple[int, Any]:
     code = main(["check", *words, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
@@ -80,7 +81,7 @@ def told(found: Any) -> list[tuple[str, str, Sequence[str]]]:
     return [(each["id"], f"{each['file']}:{each['line']}:{each['column']}", each["runs"]) for each in found["problems"]]
 
 
-def test_every_run_is_checked(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_run_is_checked(repository: Written, capsys: Printed) -> None:
     code, found = answer(capsys)
     assert (code, found["problems"]) == (0, [])
     gpus = {name: run["gpus"] for name, run in found["runs"].items()}
@@ -91,7 +92,7 @@ def test_every_run_is_checked(repository: Written, capsys: pytest.CaptureFixture
     pinned(capsys.readouterr().out)
 
 
-def test_the_table_can_be_in_pyproject(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_can_be_in_pyproject(repository: Written, capsys: Printed) -> None:
     Path("deepy.toml").unlink()
     table = TABLE.replace("[runs", "[tool.deepy.runs")
     repository(
@@ -108,7 +109,7 @@ def test_the_table_can_be_in_pyproject(repository: Written, capsys: pytest.Captu
     assert ("runs-table-key", "../pyproject.toml:2:1", []) in told(answer(capsys)[1])
 
 
-def test_a_problem_of_several_runs_is_told_once(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_of_several_runs_is_told_once(repository: Written, capsys: Printed) -> None:
     repository({
         "configs/common.yml": FILES["configs/common.yml"] + "weight_decy: 0.1\n",
         "configs/cluster.yml": "model_parallel_size: two\n",
@@ -127,9 +128,7 @@ def test_a_problem_of_several_runs_is_told_once(repository: Written, capsys: pyt
     pinned(shown.out.partition("unchecked")[2])
 
 
-def test_a_pattern_does_not_match_what_is_below_every_run(
-    repository: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pattern_does_not_match_what_is_below_every_run(repository: Written, capsys: Printed) -> None:
     for base in ("configs/common.yml", "./configs/common.yml"):
         table = f'tool.deepy = {{ base = "{base}", gpus = 8, runs = {{ a = "configs/**/[cm]*.yml" }} }}'
         Path("deepy.toml").unlink(missing_ok=True)
@@ -171,7 +170,7 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_mistakes_of_the_table(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_of_the_table(repository: Written, capsys: Printed) -> None:
     sentences = []
     for text, places in WRONG.items():
         Path("deepy.toml").write_text(text)
@@ -183,16 +182,14 @@ def test_mistakes_of_the_table(repository: Written, capsys: pytest.CaptureFixtur
     pinned("\n".join(sentences))
 
 
-def test_runs_that_are_not_wrong_are_checked_beside_mistakes(
-    repository: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_are_not_wrong_are_checked_beside_mistakes(repository: Written, capsys: Printed) -> None:
     repository({"deepy.toml": TABLE + 'lost = "x"\n', "alone.yml": GOOD + "weight_decy: 0.1\n"})
     code, found = answer(capsys)
     assert code == 1 and len(found["runs"]) == 12
     assert [each[0] for each in told(found)] == ["runs-table-key", "unknown-key"]
 
 
-def test_without_a_table_the_exit_code_is_2(tmp_path: Path, repository: Written, capsys: pytest.CaptureFixture[str]):
+def test_without_a_table_the_exit_code_is_2(tmp_path: Path, repository: Written, capsys: Printed):
     Path("deepy.toml").unlink()
     for words in ([], ["configs"], ["--changed", "alone.yml"], ["--watch"]):
         assert main(["check", *words]) == 2
@@ -212,16 +209,14 @@ def test_without_a_table_the_exit_code_is_2(tmp_path: Path, repository: Written,
         (["--changed", "README.md"], []),
     ],
 )
-def test_some_runs_are_chosen(
-    repository: Written, capsys: pytest.CaptureFixture[str], words: list[str], runs: list[str]
-) -> None:
+def test_some_runs_are_chosen(repository: Written, capsys: Printed, words: list[str], runs: list[str]) -> None:
     code, found = answer(capsys, *words)
     assert code == 0 and sorted(found["runs"]) == sorted(runs)
     code, found = answer(capsys, *words, "deepy.toml") if "--changed" in words else (0, {"runs": range(12)})
     assert code == 0 and len(found["runs"]) == 12
 
 
-def test_a_changed_file_must_exist(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_file_must_exist(repository: Written, capsys: Printed) -> None:
     code, found = answer(capsys, "--changed", "configs/smok.yml", "alone.yml", "gone.md")
     assert (code, [*found["runs"]]) == (1, ["alone"])
     assert told(found) == [("file-missing", f"{name}:0:0", []) for name in ("configs/smok.yml", "gone.md")]
@@ -231,7 +226,7 @@ def test_a_changed_file_must_exist(repository: Written, capsys: pytest.CaptureFi
     assert told(answer(capsys, "--changed", "smok.yml")[1])[0][:2] == ("file-missing", "smok.yml:0:0")
 
 
-def test_warnings_fail_only_if_strict(repository: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_fail_only_if_strict(repository: Written, capsys: Printed) -> None:
     repository({"configs/smoke.yml": "log_interval: 5000\n", "my.yml": GOOD + "log_interval: 5000\n"})
     assert answer(capsys)[0] == 0
     code, found = answer(capsys, "--strict")
@@ -242,9 +237,7 @@ def test_warnings_fail_only_if_strict(repository: Written, capsys: pytest.Captur
     assert capsys.readouterr().out.count("ok\n") == 1
 
 
-def test_a_correction_of_a_shared_file_is_made_for_all_its_runs(
-    repository: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_correction_of_a_shared_file_is_made_for_all_its_runs(repository: Written, capsys: Printed) -> None:
     wrong = FILES["configs/common.yml"] + "weight_decy: 0.1\n"
     repository({"configs/common.yml": wrong, "configs/smoke.yml": "log_intervall: 5\n"})
     assert main(["check", "configs", "--diff"]) == 1
@@ -260,7 +253,7 @@ def test_a_correction_of_a_shared_file_is_made_for_all_its_runs(
 
 @pytest.mark.parametrize("words", [[], ["--changed", "configs/smoke.yml"]], ids=["all", "changed"])
 def test_a_correction_that_another_run_cannot_have_is_not_made(
-    repository: Written, capsys: pytest.CaptureFixture[str], words: list[str]
+    repository: Written, capsys: Printed, words: list[str]
 ) -> None:
     """With num_kv_heads: 4, one run has 3 heads; without, none is wrong but for the unknown key."""
     tiny = FILES["configs/sizes/tiny.yml"]
@@ -277,9 +270,7 @@ def test_a_correction_that_another_run_cannot_have_is_not_made(
 
 
 @pytest.mark.parametrize("words", [[], ["--changed", "configs/smoke.yml"]], ids=["all", "changed"])
-def test_a_comment_is_unused_only_if_no_run_needs_it(
-    repository: Written, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_a_comment_is_unused_only_if_no_run_needs_it(repository: Written, capsys: Printed, words: list[str]) -> None:
     comment = "log_interval: 50 # deepy: ignore[intervals-fall-into-the-run]\n"
     models = {name: text + "train_iters: 100\n" for name, text in FILES.items() if name.startswith("configs/sizes")}
     common = FILES["configs/common.yml"].replace("train_iters: 100\n", comment)
@@ -293,9 +284,7 @@ def test_a_comment_is_unused_only_if_no_run_needs_it(
     assert found == ([] if words else ["unused-suppression"])
 
 
-def test_a_file_that_cannot_be_written_is_named_from_here(
-    repository: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_is_named_from_here(repository: Written, capsys: Printed) -> None:
     repository({"configs/common.yml": FILES["configs/common.yml"] + "weight_decy: 0.1\n"})
     Path("configs/common.yml").chmod(0o444)
     os.chdir("configs")
@@ -305,9 +294,7 @@ def test_a_file_that_cannot_be_written_is_named_from_here(
 
 
 @pytest.mark.parametrize("words", [["--gpus", "8"], ["-d", "configs"], ["--changed"], ["--watch", "--fix"]])
-def test_options_that_have_no_meaning_are_refused(
-    repository: Written, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_options_that_have_no_meaning_are_refused(repository: Written, capsys: Printed, words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["check", *words])
     assert stop.value.code == 2
@@ -326,9 +313,7 @@ def broken(repository: Written) -> None:
 
 
 @pytest.mark.parametrize("output", REQUIRED)
-def test_a_report_of_all_runs_has_what_its_readers_require(
-    repository: Written, capsys: pytest.CaptureFixture[str], output: str
-) -> None:
+def test_a_report_of_all_runs_has_what_its_readers_require(repository: Written, capsys: Printed, output: str) -> None:
     for code in (0, 1):
         assert main(["check", "--output-format", output]) == code
         text = capsys.readouterr().out

@@ -42,12 +42,7 @@ def test_a_comment_suppresses_the_warning_of_its_line(warnings) -> None:
 
 
 def test_a_comment_that_suppresses_nothing_is_a_warning(warnings) -> None:
-    assert warnings(commented(f" # deepy: ignore[{INTERVAL}]", "lr: 5")) == [
-        INTERVAL,
-        NO_DATA,
-        UNUSED,
-        RATE,
-    ]
+    assert warnings(commented(f" # deepy: ignore[{INTERVAL}]", "lr: 5")) == [INTERVAL, NO_DATA, UNUSED, RATE]
     assert warnings(commented(f" # deepy: ignore[{RATE}, {INTERVAL}]")) == [NO_DATA, UNUSED, RATE]
     # what other checks say depends on the machine, and with an error, not every rule is applied
     assert warnings(commented(" # deepy: ignore[data-file-missing]")) == [INTERVAL, NO_DATA, RATE]

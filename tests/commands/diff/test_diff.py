@@ -77,16 +77,13 @@ def output(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, out + err
 
 
-def test_the_snapshot(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = [f"$ deepy diff {command}\n{output(command, capsys)[1]}" for command in CASES]
+def test_the_snapshot_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {command: output(command, capsys) for command in CASES}
+    assert {command: code for command, (code, _) in found.items()} == CASES
+    shown = [f"$ deepy diff {command}\n{text}" for command, (_, text) in found.items()]
     if os.environ.get("UPDATE"):
         SNAPSHOT.write_text("\n".join(shown), encoding="utf-8")
     assert "\n".join(shown) == SNAPSHOT.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("command", CASES)
-def test_the_exit_code(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert output(command, capsys)[0] == CASES[command]
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

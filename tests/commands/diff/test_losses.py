@@ -47,12 +47,7 @@ SPIKES = "on_spike: skip\nspike_window: 16\n"
 @pytest.mark.parametrize(
     ("a", "b", "code", "earlier"),
     [
-        (
-            (SPIKES, "seed: 7"),
-            ("seed: 7", "seed: 7"),
-            1,
-            [(1, 10, SKIPPED)],
-        ),
+        ((SPIKES, "seed: 7"), ("seed: 7", "seed: 7"), 1, [(1, 10, SKIPPED)]),
         ((SPIKES, "seed: 7"), ("seed: 7",), 1, [(1, 10, SKIPPED)]),
         (("lr: 0.1", "lr: 0.2"), ("lr: 0.1", "lr: 0.2"), 0, [(1, 10, {"lr": 0.1})]),
         (("log_interval: 7", "seed: 7"), ("log_interval: 7\nseed: 7", "seed: 7"), 1, [(1, 10, {"seed": 1234})]),

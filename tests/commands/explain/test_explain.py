@@ -9,8 +9,7 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.base.request import Request
-from neoxargs.commands.explain.command import explain, explain_everything
-from neoxargs.commands.explain.explain_all import FROM_ENVIRONMENT, annotated_yaml
+from neoxargs.commands.explain.command import FROM_ENVIRONMENT, annotated_yaml, explain, explain_everything
 from neoxargs.config.config import Config
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import File, complete, draft, provenance, resolve

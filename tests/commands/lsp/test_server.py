@@ -198,19 +198,16 @@ def test_any_text_is_answered(editor: Editor) -> None:
         assert editor.type(RIGHT) == [], text
 
 
-def test_a_file_is_checked_in_the_runs_that_have_it(editor: Editor, path: Path) -> None:
+def test_a_file_is_checked_in_the_runs_that_have_it(editor: Editor, path: Path, run: Path) -> None:
     """Here in two, which share their base; the file alone would lack its shape."""
-    half = RIGHT.index("seq_length")
-    (path.parent / "base.yml").write_text(RIGHT[:half])
-    path.write_text(RIGHT[half:])
-    (path.parent / "deepy.toml").write_text('base = "base.yml"\n[runs]\none = {files = "my.yml", gpus = 1}\n')
-    assert editor.type(RIGHT[half:]) == []
-    assert editor.type(f"{RIGHT[half:]}hidden_size: 32\n")[:1] == [("duplicate-key", 8, 0)]
+    text = path.read_text()
+    assert editor.type(text) == []
+    assert editor.type(f"{text}hidden_size: 32\n")[:1] == [("duplicate-key", 8, 0)]
     assert "base.yml:2:1" in editor.hover(8, 3)
     with (path.parent / "deepy.toml").open("a") as table:
         table.write('two = {files = "my.yml", gpus = 2}\n')
-    assert editor.type(RIGHT[half:]) == []
-    assert [id for id, *_ in editor.type(f"{RIGHT[half:]}model_parallel_size: 2\n")] == ["gpus-hold-whole-replicas"]
+    assert editor.type(text) == []
+    assert [id for id, *_ in editor.type(f"{text}model_parallel_size: 2\n")] == ["gpus-hold-whole-replicas"]
 
 
 def test_files_of_other_programs_are_left_alone(editor: Editor) -> None:

@@ -17,13 +17,7 @@ from neoxargs.files.run_record import RECORD_FILE
 from neoxargs.hosts.hosts import Resources
 from neoxargs.launch.command.command import Command
 from neoxargs.launch.start import restarts
-from neoxargs.launch.start.restarts import (
-    continued,
-    continues_job,
-    requeued,
-    start_ranks,
-    wait_before,
-)
+from neoxargs.launch.start.restarts import continued, continues_job, requeued, start_ranks, wait_before
 from neoxargs.launch.start.run import Ended
 from neoxargs.processes.run_lock import BY_DEEPY
 from neoxargs.resolve import File, complete, draft

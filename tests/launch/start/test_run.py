@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ from neoxargs.processes import failures
 from neoxargs.processes.process_tree import SessionGuard, session_members
 from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
+from tests.support.cluster import wait_until
 from tests.support.paths import ROOT
+from tests.support.processes import is_running
 
 YAML = smallest.YAML
 CPUS = Resources({"localhost": [0, 1]}, "cpu", {"num_gpus": "2"})
@@ -156,26 +159,15 @@ sys.exit(start(made, {dict(os.environ)!r}, say, grace={grace}, logs={logs!r}).co
     return [sys.executable, "-c", program]
 
 
-def _wait_for(condition) -> None:
-    deadline = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
+_wait_for = partial(wait_until, what="what the ranks do", seconds=200)
 
 
 def _alive(folder: Path) -> list[int]:
-    return [pid for pid in _pids(folder) if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
+    return [pid for pid in _pids(folder) if is_running(pid)]
 
 
 def _pids(folder: Path) -> list[int]:
     return [int(text) for path in folder.glob("up*") if (text := path.read_text())]  # empty: being written
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 UP = "import os, pathlib, sys, time, signal\nhere = pathlib.Path(__file__).parent\n"
