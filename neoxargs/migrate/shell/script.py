@@ -12,12 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.shell import conditions
-from neoxargs.migrate.shell.arithmetic import ASSIGNED, evaluate
 from neoxargs.migrate.shell.expand import Environment
 from neoxargs.migrate.shell.syntax import (
     AndOr,
@@ -31,7 +29,6 @@ from neoxargs.migrate.shell.syntax import (
     Group,
     Pipeline,
     Simple,
-    Sum,
     While,
     parse,
 )
@@ -43,7 +40,7 @@ _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
 #: Commands that change variables, arguments or the course of the script in a way that is not read.
 _NOT_READ = re.compile(
     r"(local|declare|typeset|let|read|mapfile|readarray|getopts|break|continue|return|select|until)( .*)?"
-    r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*",
+    r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*|\(\(.*",
     re.DOTALL,
 )
 #: Commands that practically never fail, so what follows after `&&` is executed.
@@ -151,21 +148,25 @@ class _Reader(Environment):
         self.count += 1
         if self.count > _MAX_COMMANDS:
             raise _too_much(f"this script runs more than {_MAX_COMMANDS} commands", self.source)
+        is_ended = False
         match command:
+            case Simple():
+                is_ended = self.run_simple(command)
             case Branching():
-                return self.run_if(command.arms, command.otherwise)
-            case Group() if command.is_subshell:
-                self.run_apart(lambda: self.run(command.body))
-                return False
+                is_ended = self.run_if(command.arms, command.otherwise)
+            case Case():
+                is_ended = self.run_case(command)
+            case For():
+                is_ended = self.run_for(command)
+            case While():
+                is_ended = self.run_while(command)
+            case Group(is_subshell=False):
+                is_ended = self.run(command.body)
             case Group():
-                return self.run(command.body)
+                self.run_apart(lambda: self.run(command.body))
             case Function():
                 self.functions[command.name] = command
-                return False
-        runs: dict[type, Callable[[Any], bool]] = {
-            Simple: self.run_simple, Sum: self.run_sum, Case: self.run_case, For: self.run_for, While: self.run_while,
-        }  # fmt: skip
-        return runs[type(command)](command)
+        return is_ended
 
     # -- conditions and loops ----------------------------------------------------------------------------------------
 
@@ -247,17 +248,10 @@ class _Reader(Environment):
         return any(map(run_pass, words))
 
     def run_while(self, loop: While) -> bool:
-        if any("$#" in text for text in _written(loop.condition)):
+        if "$#" in loop.written:
             return False  # a loop over the script's arguments, which it is run without
-        for _ in range(_MAX_PASSES):
-            self.doubted = []
-            self.run(loop.condition)
-            if self.status is None:
-                break
-            if not self.status:
-                return False
-            if self.run(loop.body):
-                return True
+        self.doubted = []
+        self.run(loop.condition)
         return self.run_undecided_loop(lambda: self.run(loop.body), loop.begin)
 
     # -- simple commands ---------------------------------------------------------------------------------------------
@@ -336,16 +330,6 @@ class _Reader(Environment):
         self.is_assumed = self.status is not None and bool(doubted)
         self.doubted += doubted
 
-    def run_sum(self, command: Sum) -> bool:
-        """Run `(( ))`, which succeeds if its value is not 0; the variables that it sets are unknown afterwards."""
-        total = evaluate(command.text, self.text_of)
-        self.doubted += self.unknowns_in(command.text)
-        unknown = Unknown.of(f"(({command.text}))", where=self.source.place(command.begin), because=self.doubted)
-        for match in ASSIGNED.finditer(command.text):
-            self.store(match[1] or match[2], [[(unknown, command.begin)]], command.begin)
-        self.status = None if total is None else total != 0
-        return False
-
     def call(self, function: Function, arguments: Sequence[Chars]) -> bool:
         before, self.arguments = self.arguments, [*arguments]
         self.called.add(function.name)
@@ -397,10 +381,3 @@ def _is_command(texts: Sequence[str], number: int) -> bool:
 
 def _texts(value: Value) -> list[str]:
     return [text_of(chars) for chars in value]
-
-
-def _written(commands: Commands) -> list[str]:
-    """Return the words of simple commands as the script has them."""
-    simple = [command for each in commands for _, pipeline in each.pipelines for command in pipeline.commands]
-    words = [word for command in simple if isinstance(command, Simple) for word in command.words]
-    return ["".join(text_of(part.chars) for part in word) for word in words if not isinstance(word, Assignment)]

@@ -19,6 +19,7 @@ _MAX_BRACKETS = 4000
 _HOLE = "\ue000"
 _SPECIAL = " \t\n;|&<>()"
 _NAME = re.compile(r"\$(?:(\w+)|[@*#?$!-])", re.A)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.A)
 _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re.S)
 _ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
@@ -75,13 +76,6 @@ class Simple(NamedTuple):
     begin: int
 
 
-class Sum(NamedTuple):
-    """A command `(( ))`."""
-
-    text: str
-    begin: int
-
-
 class AndOr(NamedTuple):
     """Pipelines joined by `&&` and `||`: each with the sign before it."""
 
@@ -115,7 +109,10 @@ class For(NamedTuple):
 
 
 class While(NamedTuple):
+    """A loop with a condition. written: the condition as the script has it."""
+
     condition: Commands
+    written: str
     body: Commands
     begin: int
 
@@ -130,7 +127,7 @@ class Function(NamedTuple):
     body: Command
 
 
-Command: TypeAlias = "Simple | Sum | Branching | Case | For | While | Group | Function"
+Command: TypeAlias = "Simple | Branching | Case | For | While | Group | Function"
 Commands: TypeAlias = "list[AndOr]"
 
 
@@ -207,7 +204,7 @@ class _Parser:
         keyword = self.keyword()
         command: Command
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)) and self.text[end - 2] == ")":
-            command = Sum(self.text[self.at + 2 : end - 2], self.index(self.at))
+            command = self.not_read(end - self.at)
             self.at = end
         elif self.text.startswith("(", self.at) or keyword == "{":
             self.at += 1
@@ -219,9 +216,8 @@ class _Parser:
             command = self.loop(keyword)
         elif keyword == "case":
             command = self.case()
-        elif keyword in ("select", "until"):  # not read: a command of that name ends in a problem
-            written = Part("text", self.chars[self.at : self.at + len(keyword)])
-            command = Simple([(written,)], (), [], self.index(self.at))
+        elif keyword in ("select", "until"):
+            command = self.not_read(len(keyword))
             self.loop(keyword)
         elif match := _FUNCTION.match(self.text, self.at):
             self.at = match.end()
@@ -231,6 +227,10 @@ class _Parser:
         if not isinstance(command, Simple) and self.redirects():
             self.simple()  # the redirections of a compound command
         return command
+
+    def not_read(self, length: int) -> Simple:
+        """Return a construct as a command of one word, which ends in a problem if it is reached."""
+        return Simple([(Part("text", self.chars[self.at : self.at + length]),)], (), [], self.index(self.at))
 
     def branching(self) -> Branching:
         arms = []
@@ -276,11 +276,14 @@ class _Parser:
         self.at += len(keyword)
         self.skip()
         if keyword in ("while", "until"):
-            return While(self.commands(("do",)), self.body(), index)
+            begin, condition = self.at, self.commands(("do",))
+            return While(condition, self.text[begin : self.at], self.body(), index)
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)):
-            passes = Pipeline(False, [Sum(self.text[self.at + 2 : end - 2], index)])
+            header, written = self.text[self.at : end], self.not_read(end - self.at)
+            passes: Parts = (Part("output", self.chars[self.at : end]),)  # of which nothing is known
             self.at = end
-            return While([AndOr([("", passes)], index)], self.body(), index)
+            body, name = self.body(), _VARIABLE.search(header)
+            return For(name[0], [passes], body, index) if name and "," not in header else written
         name = "".join(character for part in self.word() for character, _ in part.chars)
         self.skip(newlines=True)
         words: list[Parts] = [(Part("name", [("$@", index)], True, "@"),)]

@@ -538,9 +538,9 @@ def test_several_machines_without_a_hostfile() -> None:
 
 
 def test_a_loop_is_computed_or_its_variables_are_unknown() -> None:
-    script = "G=8\nwhile [ $G -lt {} ]; do G=$((G*2)); done\npython pretrain_gpt.py " + SIZES + " --seed $G"
-    assert "seed: 128\n" in convert_script(Text("run.sh", script.format(99))).text
-    pinned(refused(convert_script, Text("run.sh", script.format("$N"))))
+    script = "G=8\n{}; do G=$((G*2)); done\npython pretrain_gpt.py " + SIZES + " --seed $G"
+    assert "seed: 64\n" in convert_script(Text("run.sh", script.format("for i in 1 2 3"))).text
+    pinned(refused(convert_script, Text("run.sh", script.format("while [ $G -lt $N ]"))))
 
 
 @pytest.mark.parametrize(
