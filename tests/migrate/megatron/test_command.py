@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,7 @@ from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.facts.model import mlp_width
 from neoxargs.migrate.megatron.convert import convert_script
-from neoxargs.registry import REGISTRY
-from neoxargs.resolve import File, complete, draft, resolve
-from neoxargs.targets.megatron import megatron_flags
-from neoxargs.targets.megatron_unsupported import unsupported
-from tests.support.paths import NEOX_HEAD, needs_corpus
-from tests.support.reference import read
+from neoxargs.resolve import File, complete, draft
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
@@ -364,81 +358,6 @@ def test_what_depends_on_an_unknown_condition_is_refused() -> None:
     assert problem.what.startswith("--num-layers and --seed depend on this condition")
     assert problem.hint.startswith("add --var A=VALUE; or, ") and "--run" in problem.hint
     assert "num_layers: 3\n" in convert_script(Text("run.sh", text), {"A": "x"}).text
-
-
-def check_round_trip(before: Config, gpus: int) -> None:
-    flags = megatron_flags(before)
-    script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
-    result = convert_script(script)
-    assert [problem.what for problem in result.problems] == []
-    after = complete(draft([File("new.yml", result.text)]), gpus)
-    emitted, again = by_name(flags), by_name(megatron_flags(after))
-    assert {name: again.get(name) for name in emitted} == emitted
-    names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.replaced_by]
-    names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_EMITTED)]
-    assert {name: after.get(name) for name in names} == {name: before.get(name) for name in names}
-    assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
-
-
-#: Parameters that `--emit megatron` writes only where they have an effect, or that share one flag.
-NOT_EMITTED = (
-    "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion",
-    "wandb_project", "wandb_team", "vocab_file", "merge_file", "split", "loss_scale", "loss_scale_window", "min_scale",
-    "hysteresis", "checkpoint_num_layers", "partition_activations", "rms_norm_epsilon", "layernorm_epsilon",
-    "train_data_paths", "valid_data_paths", "test_data_paths", "optimizer_type",
-    "rope_fusion",
-)  # fmt: skip
-
-
-def by_name(flags: list[str]) -> dict[str, list[str]]:
-    values: dict[str, list[str]] = {}
-    for word in flags:
-        if word.startswith("--"):
-            last = values.setdefault(word, [])
-        else:
-            last.append(word)
-    return values
-
-
-SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 2}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "data_path: my_text_document",
-        "{model_parallel_size: 2, pipe_parallel_size: 2, sequence_parallel: true}",
-        "{zero_stage: 1, precision: fp16, bias_gelu_fusion: true, bias_dropout_fusion: true}",
-        "{zero_stage: 2, precision: bf16, rope_fusion: true, pos_emb: rotary, rotary_pct: 0.5}",
-        "{zero_stage: 3, precision: fp16, loss_scale: 512, scaled_masked_softmax_fusion: true}",
-        "{norm: rmsnorm, activation: swiglu, use_bias_in_mlp: false, use_bias_in_attn_linear: false}",
-        "{num_kv_heads: 2, no_weight_tying: true, checkpoint_activations: true, checkpoint_num_layers: 2}",
-        "{optimizer: {type: SGD, params: {momentum: 0.9, lr: 0.1}}, clip_grad: 0.5, warmup: 0.1, min_lr: 0.01}",
-        "{optimizer: {type: cpu_adam, params: {betas: [0.8, 0.9], eps: 1.0e-6}}}",
-        "{save: out, load: out, checkpoint_factor: 50, finetune: true, no_load_optim: true, seed: 5}",
-        "{tokenizer_type: HFTokenizer, vocab_file: t.json, split: '90,5,5', num_workers: 4}",
-        "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: c, test_data_paths: [d]}",
-        "{moe_num_experts: 4, moe_top_k: 2, moe_expert_interval: 2}",
-        "{use_wandb: true, wandb_team: us, log_interval: 5, eval_iters: 3, attention_dropout: 0.2}",
-    ],
-)
-def test_round_trip(text: str) -> None:
-    check_round_trip(complete(draft([File("shape.yml", SHAPE), File("my.yml", text)]), 8), 8)
-
-
-def published() -> list[str]:
-    return [name for name, case in read("neox_head_translations.json").items() if case["ok"]]
-
-
-@needs_corpus
-@pytest.mark.parametrize("size", ["125M", "350M", "1-3B", "6-7B", "13B", "175B", "llama/7B", "pythia/14M", "20B"])
-def test_round_trip_of_published_models(size: str) -> None:
-    also = {"llama/7B": ["llama/train_config.yml", "local_setup.yml"], "20B": [], "pythia/14M": []}
-    files = [NEOX_HEAD / f"{size}.yml", *(NEOX_HEAD / name for name in also.get(size, ["local_setup.yml"]))]
-    given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
-    config = resolve(files, given, gpus=8)
-    assert [problem.what for problem in unsupported(config)] == []
-    check_round_trip(config, 8)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
