@@ -69,8 +69,7 @@ def words(text: str) -> list[list[str]]:
         ("for i in $(seq 2); do a $i; done", [["a", "$i"]]),
         ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
         ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
-        ("f() {\n a $1 $X\n}\nX=3 f 2\nf --b 4", [["X=3", "f", "2"], ["a", "--b", "$X"]]),
-        ("function f { X=1; }\ng () { Y=2; }\ng; f\na $X $Y", [["a", "1", "2"]]),
+        ("X=0\nfunction f { X=1; }\ng () { b; }\na $X", [["a", "0"]]),
         ("X=1\nX+=' 2'\nX+=$Y\nY+=3\na $X $Y", [["a", "1", "2$Y", "3"]]),
         ("A=(1 2)\nA+=x\na ${A[@]}", [["a", "1x", "2"]]),
         ("X=1\nA=()\nunset X\na $X ${A[@]} ${X:-4}", [["a", "4"]]),
@@ -110,7 +109,8 @@ def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
         ("cd x && L=1\na $L", {}),
         # what is computed from it
         ("[ -f x ] && L=1\nM=$((L + 1))\nN=--m=$M\na $N ${L:+--l}", {"$((L + 1))": "1:1", "${L:+--l}": "1:1"}),
-        ("f() { if [ -f x ]; then A=1; fi; }\nf\nB=($A --b)\na ${B[@]} ${B[1]}", {"$A": "1:10", "${B[1]}": "1:10"}),
+        ("if [ -f x ]; then A=1; fi\nB=($A --b)\na ${B[@]} ${B[1]}", {"$A": "1:4", "${B[1]}": "1:4"}),
+        ("A=1\nif ! [ 1 = 1 ]; then A=2; fi\na $A", {"$A": "2:4"}),
         # loops
         ("G=8\nwhile [ $G -lt $N ]; do G=$((G*2)); done\na $G", {"$G": "2:1"}),
         ("G=8\nfor i in $(seq 3); do G=$i; done\na $G $i", {"$G": "2:1", "$i": "2:1"}),
@@ -144,7 +144,7 @@ def test_what_is_unknown_in_a_command(script: str, expected: dict[str, str]) -> 
         "break", "continue", "return", "printf -v X 2", "set -- 2", "A[1]=2", "A=([1]=2)",
         "select X in 1 2; do X=3; done", "until X=2; do b; done", "for Y in 1; do break; done",
         "((X = 2))", "if ((X)); then X=2; fi", "for ((Y = 0, X = 3; Y < X; Y++)); do b; done",
-        "if [ -f x ]; then read X; fi",
+        "if [ -f x ]; then read X; fi", "shift", "f() { X=2; }; f", "function f { X=2; }; if f 3; then b; fi",
     ],
 )  # fmt: skip
 def test_a_construct_that_is_not_read_is_a_problem_where_it_is_reached(construct: str) -> None:

@@ -27,7 +27,6 @@ from neoxargs.migrate.shell.syntax import (
     For,
     Function,
     Group,
-    Pipeline,
     Simple,
     While,
     parse,
@@ -37,9 +36,9 @@ from neoxargs.migrate.shell.values import Chars, Source, Unknown, Value, Word, s
 #: What to do where a script cannot be read.
 RUN_IT = "if you trust the script, add --run, which runs it with stubs in place of its launchers"
 _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
-#: Commands that change variables, arguments or the course of the script in a way that is not read.
+#: Commands that change variables, arguments or the course of the script in a way that is not read, as functions do.
 _NOT_READ = re.compile(
-    r"(local|declare|typeset|let|read|mapfile|readarray|getopts|break|continue|return|select|until)( .*)?"
+    r"(local|declare|typeset|let|read|mapfile|readarray|getopts|break|continue|return|select|shift|until)( .*)?"
     r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*|\(\(.*",
     re.DOTALL,
 )
@@ -47,7 +46,7 @@ _NOT_READ = re.compile(
 _SUCCEED = {":", "true", "cd", "pushd", "mkdir", "echo", "printf", "source", ".", "export", "module", "eval", "set"}
 #: Files that are sourced for the programs that they provide, rather than for settings of the run.
 _USERS_ENVIRONMENT = ("activate", "conda.sh", "profile", ".profile", ".bashrc", ".bash_profile")
-#: Nesting depth of `bash -c`, `eval` and functions.
+#: Nesting depth of `bash -c` and `eval`.
 _MAX_DEPTH = 8
 #: Passes of a loop and commands of a script that are read.
 _MAX_PASSES, _MAX_COMMANDS = 200, 20_000
@@ -81,13 +80,9 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     reader = _Reader(source, given or {})
     try:
         is_ended = reader.run(parse([*((character, i) for i, character in enumerate(source.text))]))
-        script = reader.script
-        if not any(word.text.startswith("--") for command in [*script.commands, *script.printed] for word in command):
-            # functions for another script to call
-            for function in [function for name, function in reader.functions.items() if name not in reader.called]:
-                reader.run_command(function.body)
     except RecursionError:
         raise _too_much("the commands or expansions of this script are nested too deep", source) from None
+    script = reader.script
     script.variable_flags = [] if is_ended else [source.word(chars) for chars in reader.variable_flags()]
     script.unset, script.documents = reader.unset, reader.documents
     return script
@@ -100,8 +95,7 @@ class _Reader(Environment):
         super().__init__(source, given)
         self.script, self.given = Script(), frozenset(given)
         self.documents: dict[str, Text | None] = {}
-        self.functions: dict[str, Function] = {}
-        self.called: set[str] = set()
+        self.functions: set[str] = set()
         self.depth = self.count = 0
         self.status: bool | None = True
         """Whether the last command succeeded; None if that is unknown."""
@@ -127,16 +121,13 @@ class _Reader(Environment):
                 return True
         return False
 
-    def run_pipeline(self, pipeline: Pipeline) -> bool:
-        if len(pipeline.commands) > 1:
-            for command in pipeline.commands:
-                self.run_apart(lambda command=command: self.run_command(command))  # type: ignore[misc]
-            self.status = None
-            return False
-        is_ended = self.run_command(pipeline.commands[0])
-        if pipeline.negated and self.status is not None:
-            self.status = not self.status
-        return is_ended
+    def run_pipeline(self, commands: Sequence[Command]) -> bool:
+        if len(commands) == 1:
+            return self.run_command(commands[0])
+        for command in commands:
+            self.run_apart(lambda command=command: self.run_command(command))  # type: ignore[misc]
+        self.status = None
+        return False
 
     def run_apart(self, run: Callable[[], object]) -> None:
         """Run something in a process of its own, whose variables do not come back."""
@@ -165,7 +156,7 @@ class _Reader(Environment):
             case Group():
                 self.run_apart(lambda: self.run(command.body))
             case Function():
-                self.functions[command.name] = command
+                self.functions.add(command.name)
         return is_ended
 
     # -- conditions and loops ----------------------------------------------------------------------------------------
@@ -302,10 +293,8 @@ class _Reader(Environment):
         name = texts[0]
         if name == "exit":
             return True
-        if _NOT_READ.fullmatch(" ".join(texts)):
+        if name in self.functions or _NOT_READ.fullmatch(" ".join(texts)):
             raise self.unreadable(" ".join(texts), index)
-        if self.depth < _MAX_DEPTH and name in self.functions:
-            return self.call(self.functions[name], words[1:])
         if name in ("[", "[[", "test"):
             self.run_condition([word for word in words if text_of(word) not in ("[", "]", "[[", "]]", "test")])
             return False
@@ -318,8 +307,6 @@ class _Reader(Environment):
         elif name == "unset":
             for each in texts[1:]:
                 self.store(each, [[]], index)
-        elif name == "shift":
-            self.arguments = self.arguments and self.arguments[1:]
         else:
             self.add_command(words, texts)
         return False
@@ -329,15 +316,6 @@ class _Reader(Environment):
         doubted = [unknown for word in words for unknown in unknowns_of(word)]
         self.is_assumed = self.status is not None and bool(doubted)
         self.doubted += doubted
-
-    def call(self, function: Function, arguments: Sequence[Chars]) -> bool:
-        before, self.arguments = self.arguments, [*arguments]
-        self.called.add(function.name)
-        self.depth += 1
-        is_ended = self.run_command(function.body)
-        self.depth -= 1
-        self.arguments = before
-        return is_ended
 
     def run_inner(self, chars: Chars) -> bool:
         """Run a script that is the value of a word, as in `eval` and `bash -c`, unless it is nested too deep."""

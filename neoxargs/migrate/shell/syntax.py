@@ -24,7 +24,7 @@ _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re
 _ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
 _REDIRECTION = re.compile(r"\d*(<<-?(?!<)|<<<|<>|<&|<|>>|>&|>\||>|&>>|&>)[ \t]*")
-_KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|[{}!])(?![^\s;&|()<>])")
+_KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|[{}])(?![^\s;&|()<>])")
 _CLOSING = ("then", "elif", "else", "fi", "esac", "do", "done", "}")
 
 
@@ -77,15 +77,10 @@ class Simple(NamedTuple):
 
 
 class AndOr(NamedTuple):
-    """Pipelines joined by `&&` and `||`: each with the sign before it."""
+    """Pipelines joined by `&&` and `||`: the commands of each, with the sign before it."""
 
-    pipelines: list[tuple[str, Pipeline]]
+    pipelines: list[tuple[str, list[Command]]]
     begin: int
-
-
-class Pipeline(NamedTuple):
-    negated: bool
-    commands: list[Command]
 
 
 class Branching(NamedTuple):
@@ -123,8 +118,9 @@ class Group(NamedTuple):
 
 
 class Function(NamedTuple):
+    """The name of a function, whose body is not read."""
+
     name: str
-    body: Command
 
 
 Command: TypeAlias = "Simple | Branching | Case | For | While | Group | Function"
@@ -186,17 +182,13 @@ class _Parser:
             self.at += 2
             self.skip(newlines=True)
 
-    def pipeline(self) -> Pipeline:
-        negated, commands = False, list[Command]()
-        while self.keyword() == "!":
-            negated = not negated
-            self.at += 1
-            self.skip()
+    def pipeline(self) -> list[Command]:
+        commands: list[Command] = []
         while True:
             commands.append(self.command())
             self.skip()
             if self.text[self.at : self.at + 1] != "|" or self.text.startswith("||", self.at):
-                return Pipeline(negated, commands)
+                return commands
             self.at += 1 + self.text.startswith("|&", self.at)
             self.skip(newlines=True)
 
@@ -221,7 +213,8 @@ class _Parser:
             self.loop(keyword)
         elif match := _FUNCTION.match(self.text, self.at):
             self.at = match.end()
-            command = Function(match[1] or match[2], self.command())
+            self.command()
+            command = Function(match[1] or match[2])
         else:
             command = self.simple()
         if not isinstance(command, Simple) and self.redirects():
