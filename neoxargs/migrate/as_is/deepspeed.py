@@ -87,7 +87,9 @@ def read(text: Text) -> Block | None:
     tree = found[0].tree if len(found) == 1 else Mapping([])
     known = [entry.key for entry in tree.entries if _is_known(entry.key)]
     # With a single key, only a file that has no other: it could be one of several files of a run.
-    is_one = len(known) > (1 if len(tree.entries) > 1 else 0) and is_deepspeed(tree) and not _is_run(tree)
+    is_one = len(known) > (1 if len(tree.entries) > 1 else 0) and is_deepspeed(tree)
+    # GPT-NeoX and deepy have DeepSpeed's keys beside others of their own.
+    is_one = is_one and not any(e.key in ("dialect", "include", "script") or "-" in e.key for e in tree.entries)
     return without_placeholders(found[0]) if is_one else None
 
 
@@ -101,11 +103,6 @@ def named(name: str, text: Text) -> dict[str, Entry] | None:
             continue
         return entries(block.tree) if block else None
     return None
-
-
-def _is_run(tree: Mapping) -> bool:
-    """Return whether a file is of GPT-NeoX or deepy, which have DeepSpeed's keys beside others of their own."""
-    return any(entry.key in ("dialect", "include", "script") or "-" in entry.key for entry in tree.entries)
 
 
 def judge(block: Block, text: Text, program: Program, gpus: int | None) -> Iterator[Problem]:
@@ -202,9 +199,7 @@ def _names() -> dict[str, set[str]]:
     of_deepspeed = [p.name for p in REGISTRY.parameters.values() if "DSC" in p.origins]
     of_deepspeed += OTHER_NAMES
     of_deepspeed += [old for old, p in REGISTRY.renamed.items() if "DSC" in p.origins]
-    of_deepspeed += [
-        name for event in ("added", "removed") for names in receivers.table()[event].values() for name in names
-    ]
+    of_deepspeed += [name for names in receivers.table()["removed"].values() for name in names]
     of_deepspeed = [name for name in of_deepspeed if name.rpartition(".")[0] not in strict_keys()]
     of_deepspeed += [f"{section}.{key}" for section, keys in strict_keys().items() for key in keys]
     of_deepspeed += [name for names in receivers.table()["added"].values() for name in names]

@@ -151,10 +151,9 @@ def key_value_heads(reading: Reading, option: Option) -> None:
 
 def query_groups(reading: Reading, option: Option) -> None:
     """Read --num-query-groups, which has an effect only with --group-query-attention."""
-    groups = reading.options.get("num-query-groups")
     if "group-query-attention" not in reading.options:
         reading.leave_out(option, "it has no effect without --group-query-attention")
-    elif groups is None:
+    elif "num-query-groups" not in reading.options:
         why = "without --num-query-groups, Megatron-LM has one group until 2025, and as many as heads since"
         reading.leave_to_write(option, "num_kv_heads", "set num_kv_heads in the new file, for example to 1", why)
     elif option.name == "num-query-groups":
@@ -168,8 +167,7 @@ def no_gelu_fusion(reading: Reading, option: Option) -> None:
 
 
 def epsilon(reading: Reading, option: Option) -> None:
-    rms = "normalization" in reading.options and reading.options["normalization"].text.lower() == "rmsnorm"
-    is_rms = rms or "use-rms-norm" in reading.options
+    is_rms = reading.text("normalization").lower() == "rmsnorm" or "use-rms-norm" in reading.options
     reading.set_from(option, "rms_norm_epsilon" if is_rms else "layernorm_epsilon")
 
 
@@ -439,12 +437,8 @@ def set_names(reading: Reading, option: Option) -> None:
 
 def data(reading: Reading, option: Option) -> None:
     words = [word.text for word in option.values]
-    reading.set("data_path", words[0] if len(words) == 1 else [_weight_or_path(word) for word in words])
-
-
-def _weight_or_path(word: str) -> Any:
-    value = read_plain(word)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else word
+    weights = {word: value for word in words if type(value := read_plain(word)) in (int, float)}
+    reading.set("data_path", words[0] if len(words) == 1 else [weights.get(word, word) for word in words])
 
 
 def tokenizer(reading: Reading, option: Option) -> None:
@@ -485,7 +479,7 @@ def tokenizer_file(reading: Reading, option: Option) -> None:
 
 
 def vocabulary(reading: Reading, option: Option) -> None:
-    if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
+    if reading.text("tokenizer-type") != "NullTokenizer":
         reading.leave_out(option, "the tokenizer determines the vocabulary size")
 
 

@@ -147,21 +147,21 @@ class _Parser:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def whole(self) -> Commands:
-        commands = self.commands(())
+        commands = self.commands()
         while self.at < len(self.text):  # a closing keyword or bracket that nothing has opened
             self.at += len(self.keyword()) or 1
-            commands += self.commands(())
+            commands += self.commands()
         return commands
 
-    def commands(self, ends: Sequence[str]) -> Commands:
-        """Read commands up to one of the keywords `ends`, or another keyword that does not begin a command."""
+    def commands(self, in_case: bool = False) -> Commands:
+        """Read commands up to a keyword that does not begin one, a closing bracket or, in an arm of `case`, `;;`."""
         found: Commands = []
         while True:
             self.skip(newlines=True)
             keyword = self.keyword()
             if self.at >= len(self.text) or self.text[self.at] == ")" or keyword in _CLOSING:
                 break
-            if self.text.startswith(";;", self.at) and "esac" in ends:
+            if in_case and self.text.startswith(";;", self.at):
                 break
             begin = self.at
             if self.text[self.at] in ";&|":
@@ -200,7 +200,7 @@ class _Parser:
             self.at = end
         elif self.text.startswith("(", self.at) or keyword == "{":
             self.at += 1
-            command = Group(self.commands(("}",)), keyword != "{")
+            command = Group(self.commands(), keyword != "{")
             self.at += self.text[self.at : self.at + 1] in (")", "}")
         elif keyword == "if":
             command = self.branching()
@@ -229,10 +229,10 @@ class _Parser:
         arms = []
         while self.keyword() in ("if", "elif"):
             self.at += len(self.keyword())
-            condition = self.commands(("then",))
+            condition = self.commands()
             self.take("then")
-            arms.append((condition, self.commands(("elif", "else", "fi"))))
-        otherwise = self.commands(("fi",)) if self.take("else") else []
+            arms.append((condition, self.commands()))
+        otherwise = self.commands() if self.take("else") else []
         self.take("fi")
         return Branching(arms, otherwise)
 
@@ -257,7 +257,7 @@ class _Parser:
                 patterns.append(self.word())
                 self.at += self.text[self.at : self.at + 1] == "|" or self.at == begin
             self.at += 1
-            arms.append((patterns, self.commands(("esac",))))
+            arms.append((patterns, self.commands(in_case=True)))
             self.at += 2 * self.text.startswith(";;", self.at)
             if self.keyword() not in ("esac", ""):
                 self.at += len(self.keyword())
@@ -269,7 +269,7 @@ class _Parser:
         self.at += len(keyword)
         self.skip()
         if keyword in ("while", "until"):
-            begin, condition = self.at, self.commands(("do",))
+            begin, condition = self.at, self.commands()
             return While(condition, self.text[begin : self.at], self.body(), index)
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)):
             header, written = self.text[self.at : end], self.not_read(end - self.at)
@@ -290,7 +290,7 @@ class _Parser:
         self.at += self.text[self.at : self.at + 1] == ";"
         self.skip(newlines=True)
         self.take("do")
-        body = self.commands(("done",))
+        body = self.commands()
         self.take("done")
         return body
 
