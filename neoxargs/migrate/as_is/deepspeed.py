@@ -69,11 +69,6 @@ REQUIRED = {
 OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
 
 
-def program(given: str) -> Program:
-    """Return DeepSpeed in a version, by default the newest whose keys are known."""
-    return Program("DeepSpeed", "deepspeed", tuple(receivers.versions()), given)
-
-
 def read(text: Text) -> Block | None:
     """Return a DeepSpeed JSON without the values that a script fills in; None for another file. Raises Problems."""
     if text.name.endswith((".yml", ".yaml")) or not text.text.lstrip().startswith("{"):
@@ -141,16 +136,11 @@ def _syntax(text: Text, found: dict[str, Entry]) -> Iterator[Problem]:
     try:
         json.loads(text.text)
     except json.JSONDecodeError as error:
-        lines = text.text.split("\n")
-        place = Place(
-            text.name, error.lineno, error.colno, lines[error.lineno - 1] if error.lineno <= len(lines) else ""
-        )
+        place = Place(text.name, error.lineno, error.colno, text.text.split("\n")[error.lineno - 1])
         for_trainer = any(_is_auto(entry.value) for entry in found.values())
         what = "this is not JSON: DeepSpeed may read it as Hjson, but Hugging Face's Trainer and Accelerate refuse it"
         hint = "remove comments and trailing commas, and put keys and texts in double quotes"
         yield Problem(what, place, hint, severity="error" if for_trainer else "warning", id="other-program-not-json")
-    except RecursionError:
-        return
 
 
 def _duplicates(tree: Mapping, path: str = "") -> Iterator[Problem]:

@@ -63,11 +63,6 @@ class Command(Record):
     problems: Sequence[Problem] = ()
 
 
-def program(given: str) -> Program:
-    """Return Megatron-LM in a version of its core."""
-    return Program("Megatron-LM", "megatron", other_keys.versions("megatron"), given, other_keys.earlier("megatron"))
-
-
 def read(text: Text) -> Command | None:
     """Return the training command of a script; None for another file."""
     if text.name.endswith(NOT_SCRIPTS) or text.text.lstrip().startswith("{") or not Megatron().recognises(text):

@@ -70,11 +70,6 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def program(given: str) -> Program:
-    """Return Transformers in a version."""
-    return Program("Transformers", "transformers", other_keys.versions("transformers"), given)
-
-
 class Arguments(Settings):
     """The arguments of a file, or of one call in a Python program.
 

@@ -239,8 +239,7 @@ class _Reader:
 
     def place(self, at: int, width: int = 1) -> Place:
         line = bisect_right(self.starts, at)
-        text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return Place(self.name, line, at - self.starts[line - 1] + 1, text, width)
+        return Place(self.name, line, at - self.starts[line - 1] + 1, self.lines[line - 1], width)
 
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
         problem = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")

@@ -299,9 +299,10 @@ def fp16(reading: Reading, option: Option) -> None:
         reading.set("fp16.initial_scale_power", 32, "Megatron-LM's default")
 
 
-def scaling(key: str) -> Callable[[Reading, Option], None]:
-    """Set a key of the fp16 section; without fp16 the flag has no effect."""
-    return lambda reading, option: reading.set_from(option, f"fp16.{key}") if "fp16" in reading.options else None
+def scaling(reading: Reading, option: Option) -> None:
+    """Set a key of the fp16 section, which has the flag's name; without fp16 the flag has no effect."""
+    if "fp16" in reading.options:
+        reading.set_from(option, f"fp16.{option.name.replace('-', '_')}")
 
 
 def initial_scale(reading: Reading, option: Option) -> None:

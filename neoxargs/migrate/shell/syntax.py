@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from neoxargs.migrate.shell.placeholders import placeholder_at
@@ -132,13 +132,10 @@ def parse(chars: Chars) -> Commands:
     return _Parser(chars).whole()
 
 
-@dataclass
 class _Parser:
-    chars: Chars
-    at: int = 0
-    pending: list[Here] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, chars: Chars) -> None:
+        self.chars, self.at = chars, 0
+        self.pending: list[Here] = []
         self.text = "".join(character if len(character) == 1 else _HOLE for character, _ in self.chars)
 
     def index(self, at: int) -> int:
