@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,13 +30,8 @@ def actions() -> dict[str, str]:
     return {name[2:].replace("_", "-"): option["action"] for name, option in options.items()}
 
 
-@pytest.fixture(scope="module")
-def options(actions: dict[str, str]) -> list[str]:
-    return list(actions)
-
-
-def test_every_flag_of_a_parameter_is_an_option(options: list[str]) -> None:
-    assert [name for name in by_flag() if name.lstrip("!") not in options] == []
+def test_every_flag_of_a_parameter_is_an_option(actions: dict[str, str]) -> None:
+    assert [name for name in by_flag() if name.lstrip("!") not in actions] == []
 
 
 def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
@@ -220,18 +214,15 @@ def test_round_trip(text: str) -> None:
 @pytest.fixture(scope="module")
 def published() -> list[Config]:
     """Return GPT-NeoX's published configurations, with Megatron-LM's initialisation."""
-    return list(_published())
-
-
-def _published() -> Iterator[Config]:
+    found = [resolve([NEOX_2021 / "ds_pretrain_gpt2.yml", NEOX_2021 / "local_setup.yml"], gpus=8)]
     for case in read("neox_head_translations.json").values():
         files = [NEOX_HEAD / name.removeprefix("configs/") for name in case["files"]]
         given = ["init_method=normal", "output_layer_init_method=scaled_normal"]
         try:
-            yield resolve(files, given, gpus=case["num_gpus"] or 8)
+            found.append(resolve(files, given, gpus=case["num_gpus"] or 8))
         except Problems:  # test_corpus.py lists the refused ones
             continue
-    yield resolve([NEOX_2021 / "ds_pretrain_gpt2.yml", NEOX_2021 / "local_setup.yml"], gpus=8)
+    return found
 
 
 @needs_corpus
