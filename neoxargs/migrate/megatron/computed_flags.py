@@ -25,6 +25,7 @@ from neoxargs.targets.megatron_tables import (
 
 #: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
 BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
+OF_YARN = f"--position-embedding-type {YARN}"
 #: Megatron-LM's default of --yarn-original-max-position-embeddings.
 YARN_CONTEXT = 4096
 #: With it, each of the paths of --valid-data-path is a validation set of its own.
@@ -226,16 +227,22 @@ def positions(reading: Reading, option: Option) -> None:
     reading.set("rope_scaling.factor", float(factor))
 
 
-def yarn_factor(reading: Reading, option: Option) -> None:
-    """Report a factor that `positions` does not read."""
-    if reading.text("position-embedding-type") != YARN:
-        _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+def factor(used_by: str) -> Callable[[Reading, Option], None]:
+    """Report a factor without the flag, or its value, with which alone `positions` or `llama3` reads it."""
+    flag, _, value = used_by.removeprefix("--").partition(" ")
+
+    def read(reading: Reading, option: Option) -> None:
+        if flag not in reading.options or value not in ("", reading.text(flag)):
+            hint = "set the rope_scaling section in the new file if the positions are to be scaled"
+            reading.leave_out(option, f"it has no effect without {used_by}", hint)
+
+    return read
 
 
 def yarn_multiplier(reading: Reading, option: Option) -> None:
     """Read --mscale and --mscale-all-dim, which are 1 and 0 by default, for the multiplier of YaRN's paper."""
     if reading.text("position-embedding-type") != YARN:
-        return _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+        return factor(OF_YARN)(reading, option)
     given = reading.number("mscale"), reading.number("mscale-all-dim")
     if all(given):
         reading.set_from(option, f"rope_scaling.{option.name.replace('-', '_')}")
@@ -243,17 +250,6 @@ def yarn_multiplier(reading: Reading, option: Option) -> None:
         hint = "set attention_factor in the rope_scaling section of the new file"
         why = "rope_scaling has mscale only together with mscale_all_dim"
         reading.leave_to_write(option, "rope_scaling.attention_factor", hint, why)
-
-
-def llama3_factor(reading: Reading, option: Option) -> None:
-    """Report a factor that `llama3` does not read."""
-    if "use-rope-scaling" not in reading.options:
-        _leave_out_factor(reading, option, "--use-rope-scaling")
-
-
-def _leave_out_factor(reading: Reading, option: Option, used_by: str) -> None:
-    hint = "set the rope_scaling section in the new file if the positions are to be scaled"
-    reading.leave_out(option, f"it has no effect without {used_by}", hint)
 
 
 def llama3(reading: Reading, option: Option) -> None:

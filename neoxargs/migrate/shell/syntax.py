@@ -272,8 +272,8 @@ class _Parser:
             header, written = self.text[self.at : end], self.not_read(end - self.at)
             passes: Parts = (Part("output", self.chars[self.at : end]),)  # of which nothing is known
             self.at = end
-            body, name = self.body(), _VARIABLE.search(header)
-            return For(name[0], [passes], body, index) if name and "," not in header else written
+            body, first = self.body(), _VARIABLE.search(header)
+            return For(first[0], [passes], body, index) if first and "," not in header else written
         name = "".join(character for part in self.word() for character, _ in part.chars)
         self.skip(newlines=True)
         words: list[Parts] = [(Part("name", [("$@", index)], True, "@"),)]
