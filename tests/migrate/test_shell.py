@@ -110,7 +110,9 @@ def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
         # what is computed from it
         ("[ -f x ] && L=1\nM=$((L + 1))\nN=--m=$M\na $N ${L:+--l}", {"$((L + 1))": "1:1", "${L:+--l}": "1:1"}),
         ("if [ -f x ]; then A=1; fi\nB=($A --b)\na ${B[@]} ${B[1]}", {"$A": "1:4", "${B[1]}": "1:4"}),
-        ("A=1\nif ! [ 1 = 1 ]; then A=2; fi\na $A", {"$A": "2:4"}),
+        ("A=1\nif ! [ 1 = 1 ]; then A=2; fi\na $A", {}),
+        ("A=1\nif ! [ -f x ]; then A=2; fi\na $A", {"$A": "2:4"}),
+        ("G=1\nwhile [ -n \"$1\" ]; do G=2; shift; done\na $G", {}),
         # loops
         ("G=8\nwhile [ $G -lt $N ]; do G=$((G*2)); done\na $G", {"$G": "2:1"}),
         ("G=8\nfor i in $(seq 3); do G=$i; done\na $G $i", {"$G": "2:1", "$i": "2:1"}),
@@ -144,6 +146,7 @@ def test_what_is_unknown_in_a_command(script: str, expected: dict[str, str]) -> 
         "break", "continue", "return", "printf -v X 2", "set -- 2", "A[1]=2", "A=([1]=2)",
         "select X in 1 2; do X=3; done", "until X=2; do b; done", "for Y in 1; do break; done",
         "((X = 2))", "if ((X)); then X=2; fi", "for ((Y = 0, X = 3; Y < X; Y++)); do b; done",
+        "for ((Y = 0; Y < 3; X++)); do b; done", "! read X", "! { X=2; }", "! (X=2)",
         "if [ -f x ]; then read X; fi", "shift", "f() { X=2; }; f", "function f { X=2; }; if f 3; then b; fi",
     ],
 )  # fmt: skip

@@ -434,8 +434,12 @@ def set_names(reading: Reading, option: Option) -> None:
 
 def data(reading: Reading, option: Option) -> None:
     words = [word.text for word in option.values]
-    weights = {word: value for word in words if type(value := read_plain(word)) in (int, float)}
-    reading.set("data_path", words[0] if len(words) == 1 else [weights.get(word, word) for word in words])
+    reading.set("data_path", words[0] if len(words) == 1 else [_weight_or_path(word) for word in words])
+
+
+def _weight_or_path(word: str) -> Any:
+    value = read_plain(word)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else word
 
 
 def tokenizer(reading: Reading, option: Option) -> None:

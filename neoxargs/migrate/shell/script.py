@@ -39,7 +39,7 @@ _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
 #: Commands that change variables, arguments or the course of the script in a way that is not read, as functions do.
 _NOT_READ = re.compile(
     r"(local|declare|typeset|let|read|mapfile|readarray|getopts|break|continue|return|select|shift|until)( .*)?"
-    r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*|\(\(.*",
+    r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*|\(.*|\{( .*)?",
     re.DOTALL,
 )
 #: Commands that practically never fail, so what follows after `&&` is executed.
@@ -243,7 +243,7 @@ class _Reader(Environment):
             return False  # a loop over the script's arguments, which it is run without
         self.doubted = []
         self.run(loop.condition)
-        return self.run_undecided_loop(lambda: self.run(loop.body), loop.begin)
+        return self.status is not False and self.run_undecided_loop(lambda: self.run(loop.body), loop.begin)
 
     # -- simple commands ---------------------------------------------------------------------------------------------
 
@@ -293,6 +293,10 @@ class _Reader(Environment):
         name = texts[0]
         if name == "exit":
             return True
+        if name == "!" and len(words) > 1:
+            is_ended = self.run_words(words[1:], index)
+            self.status = None if self.status is None else not self.status
+            return is_ended
         if name in self.functions or _NOT_READ.fullmatch(" ".join(texts)):
             raise self.unreadable(" ".join(texts), index)
         if name in ("[", "[[", "test"):

@@ -19,7 +19,10 @@ _MAX_BRACKETS = 4000
 _HOLE = "\ue000"
 _SPECIAL = " \t\n;|&<>()"
 _NAME = re.compile(r"\$(?:(\w+)|[@*#?$!-])", re.A)
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.A)
+#: `((i = 0; i < N; i++))`, which changes no other variable.
+_COUNTING = re.compile(
+    r"\(\(\s*([A-Za-z_]\w*)\s*=[^,;]*;[^,;]*;\s*(?:\+\+|--)?\1(?:\+\+|--|[-+*/]=[^,;]*)?\s*\)\)", re.A
+)
 _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re.S)
 _ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
@@ -272,8 +275,8 @@ class _Parser:
             header, written = self.text[self.at : end], self.not_read(end - self.at)
             passes: Parts = (Part("output", self.chars[self.at : end]),)  # of which nothing is known
             self.at = end
-            body, first = self.body(), _VARIABLE.search(header)
-            return For(first[0], [passes], body, index) if first and "," not in header else written
+            body, counting = self.body(), _COUNTING.fullmatch(header)
+            return For(counting[1], [passes], body, index) if counting else written
         name = "".join(character for part in self.word() for character, _ in part.chars)
         self.skip(newlines=True)
         words: list[Parts] = [(Part("name", [("$@", index)], True, "@"),)]
