@@ -20,9 +20,7 @@ _HOLE = "\ue000"
 _SPECIAL = " \t\n;|&<>()"
 _NAME = re.compile(r"\$(?:(\w+)|[@*#?$!-])", re.A)
 #: `((i = 0; i < N; i++))`, which changes no other variable.
-_COUNTING = re.compile(
-    r"\(\(\s*([A-Za-z_]\w*)\s*=[^,;]*;[^,;]*;\s*(?:\+\+|--)?\1(?:\+\+|--|[-+*/]=[^,;]*)?\s*\)\)", re.A
-)
+_COUNTING = re.compile(r"\(\(\s*(\w+)\s*=[^,;]*;[^,;]*;\s*(?:\+\+|--)?\1(?:\+\+|--|[-+*/]=[^,;]*)?\s*\)\)", re.A)
 _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re.S)
 _ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
