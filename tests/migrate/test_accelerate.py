@@ -12,7 +12,6 @@ from neoxargs.base.files import Text
 from neoxargs.migrate.as_is.keys import entries
 from neoxargs.migrate.deepspeed.accelerate import DEFAULTS, Accelerate
 from neoxargs.migrate.deepspeed.convert import MICRO_BATCH
-from neoxargs.migrate.neox.command import NeoX
 from neoxargs.migrate.result import Result
 from neoxargs.migrate.source import Options
 from neoxargs.migrate.sources import source_of
@@ -113,19 +112,6 @@ def test_ranks_that_divide_sequences(kind: str) -> None:
 
 def test_a_wrong_value_has_its_place() -> None:
     assert str(refused(migrated, "deepspeed_config:\n  zero_stage: 5\n")[0].where) == "a.yaml:2:15"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "source"),
-    [
-        ("a.yaml", FILE, Accelerate),
-        ("a.yml", "num_layers: 4\ndeepspeed_config: ds.json\n", NeoX),
-        ("a.yml", "deepspeed_config: [\n", NeoX),
-        ("a.yml", "num_layers: 4\n", NeoX),
-    ],
-)
-def test_the_source_of_a_yaml_file(name: str, text: str, source: type) -> None:
-    assert type(source_of(Text(name, text))) is source
 
 
 def test_fsdp_is_refused() -> None:

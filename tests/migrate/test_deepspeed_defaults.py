@@ -211,12 +211,12 @@ def test_keys_of_older_versions_are_accepted_and_not_sent() -> None:
 
 def test_a_technique_that_is_switched_off_has_no_warning() -> None:
     off = {"shared_parameters": {"enabled": False}, "different_groups": {"g": {"params": {"bits": 8}}}}
-    for technique in (
+    for technique in [
         "weight_quantization",
         "activation_quantization",
         "sparse_pruning",
         "row_pruning",
         "head_pruning",
-    ):
+    ]:
         run = config(migrated({"compression_training": {technique: off}}))
         assert list(no_effect_warnings(run, [])) == []

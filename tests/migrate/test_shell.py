@@ -38,8 +38,8 @@ def words(text: str) -> list[list[str]]:
         ("N=2\na $((N * 4 + 1)) $(($N/2))", [["a", "9", "1"]]),
         ("N=2\na $((300 / (2 * (N - 1)))) $((B * (2 * (N - 1))))", [["a", "150", "$((B * (2 * (N - 1))))"]]),
         (
-            "N=-7\na $((-7 / 2)) $((-7 % 3)) $((7 / -2)) $((3 - N)) $((-(2 + 3) * N))",
-            [["a", "-3", "-1", "-3", "10", "35"]],
+            "N=-7\na $((-7 / 2)) $((7 / -2)) $((3 - N)) $((-(2 + 3) * N))",
+            [["a", "-3", "-3", "10", "35"]],
         ),
         ("a $(date) `hostname` $1", [["a", "$(date)", "`hostname`", "$1"]]),
         ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["tee", "log"], ["c"], ["d"]]),
@@ -59,8 +59,7 @@ def words(text: str) -> list[list[str]]:
         ("X=2\nif [ $X = 1 ]\nthen\n A=1\nelif [[ $X -ge 2 && 1 == 1 ]]; then A=3\nelse A=2; fi\na $A", [["a", "3"]]),
         ('if [ -z "$X" ]; then X=4; fi\nif [ -n "$X" ] && [ ! $X -lt 3 ]; then a $X; fi', [["a", "4"]]),
         ("if false || true; then a; fi", [["a"]]),
-        ("N=2\nif ((N - 2)); then A=1; else A=2; fi\na $A", [["a", "2"]]),
-        ("A=(x)\nif (( ${#A[@]} )); then B=1; fi\na $B ((", [["a", "$B", "(("]]),
+        ("a $B ((", [["a", "$B", "(("]]),
         ("X=b\ncase $X in\n a|c) Y=1 ;;\n b) Y=2\n ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "2"]]),
         ("case $X in\n (a) Y=1 ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "$Y"]]),
         ("case", []),
@@ -70,14 +69,11 @@ def words(text: str) -> list[list[str]]:
         ("for i in $(seq 2); do a $i; done", [["a", "$i"]]),
         ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
         ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
-        ("f() {\n a $1 $X\n}\nX=3 f 2\nf --b 4", [["X=3", "f", "2"], ["a", "--b", "$X"]]),
-        ("function f { X=1; }\ng () { Y=2; }\ng; f\na $X $Y", [["a", "1", "2"]]),
+        ("X=0\nfunction f { X=1; }\ng () { b; }\na $X", [["a", "0"]]),
         ("X=1\nX+=' 2'\nX+=$Y\nY+=3\na $X $Y", [["a", "1", "2$Y", "3"]]),
         ("A=(1 2)\nA+=x\na ${A[@]}", [["a", "1x", "2"]]),
         ("X=1\nA=()\nunset X\na $X ${A[@]} ${X:-4}", [["a", "4"]]),
         ("X=1\na ${X:?set X} ${N:?set N}/b", [["a", "1", "${N}/b"]]),
-        ("((N += M))\na $N", [["a", "((N += M))"]]),
-        ("X=1\nif false; then ((X++)); fi\nif ((X)); then Y=2; fi\na $X $Y", [["a", "1", "2"]]),
         (
             "X=1; [ $X = 2 ] && X=3 || Y=4; [ $X = 1 ] || X=5; [ $X = 1 ] && Z=6 || Z=7\na $X $Y $Z",
             [["a", "1", "4", "6"]],
@@ -113,16 +109,16 @@ def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
         ("cd x && L=1\na $L", {}),
         # what is computed from it
         ("[ -f x ] && L=1\nM=$((L + 1))\nN=--m=$M\na $N ${L:+--l}", {"$((L + 1))": "1:1", "${L:+--l}": "1:1"}),
-        ("f() { if [ -f x ]; then A=1; fi; }\nf\nB=($A --b)\na ${B[@]} ${B[1]}", {"$A": "1:10", "${B[1]}": "1:10"}),
+        ("if [ -f x ]; then A=1; fi\nB=($A --b)\na ${B[@]} ${B[1]}", {"$A": "1:4", "${B[1]}": "1:4"}),
+        ("A=1\nif ! [ 1 = 1 ]; then A=2; fi\na $A", {}),
+        ("A=1\nif ! [ -f x ]; then A=2; fi\na $A", {"$A": "2:4"}),
+        ("G=1\nwhile [ -n \"$1\" ]; do G=2; shift; done\na $G", {}),
         # loops
-        ("G=8\nwhile [ $G -lt 99 ]; do G=$((G*2)); done\nH=$G\na $H", {}),
         ("G=8\nwhile [ $G -lt $N ]; do G=$((G*2)); done\na $G", {"$G": "2:1"}),
         ("G=8\nfor i in $(seq 3); do G=$i; done\na $G $i", {"$G": "2:1", "$i": "2:1"}),
         ("G=8\nfor i in $(seq 3); do a $G; G=1; done", {"$G": "2:1"}),
         ("G=8\nfor i in 1 2 3; do G=$((G + 1)); done\na $G", {}),
-        ("G=8; ((G *= 2, N = G)); M=8; ((++M))\na $G $M", {"((G *= 2, N = G))": "1:6", "((++M))": "1:30"}),
         ("G=1\nfor ((i = 0; i < 3; i++)); do G=$i; done\na $G", {"$G": "2:1"}),
-        ("G=1\nwhile true; do G=$G$G$G; G=2; done\na $G", {}),
         ("G=1\nwhile true; do G=$((G + 1)); done\na $G", {"$G": "2:1"}),
         ("G=1\nwhile [[ $# -gt 0 ]]; do case $1 in --g) G=$2; shift;; esac; shift; done\na $G", {}),
         # commands that set variables
@@ -149,7 +145,9 @@ def test_what_is_unknown_in_a_command(script: str, expected: dict[str, str]) -> 
         "local X=2", "declare -i X=2", "let X+=1", "read -r X", "echo 2 | read X", "mapfile -t X", "getopts X:",
         "break", "continue", "return", "printf -v X 2", "set -- 2", "A[1]=2", "A=([1]=2)",
         "select X in 1 2; do X=3; done", "until X=2; do b; done", "for Y in 1; do break; done",
-        "if [ -f x ]; then read X; fi",
+        "((X = 2))", "if ((X)); then X=2; fi", "for ((Y = 0, X = 3; Y < X; Y++)); do b; done",
+        "for ((Y = 0; Y < 3; X++)); do b; done", "! read X", "! { X=2; }", "! (X=2)",
+        "if [ -f x ]; then read X; fi", "shift", "f() { X=2; }; f", "function f { X=2; }; if f 3; then b; fi",
     ],
 )  # fmt: skip
 def test_a_construct_that_is_not_read_is_a_problem_where_it_is_reached(construct: str) -> None:
@@ -223,9 +221,8 @@ def test_words_beside_redirections_and_placeholders(script: str, expected: list[
 
 @pytest.mark.parametrize(
     ("sum_", "value"),
-    [("7 / 2", 3), ("(1 - 8) / 2", -3), ("7 / (0 - 2)", -3), ("(1 - 8) / (0 - 2)", 3),
-     ("2 ** 10", 1024), ("2 ** -1", None), ("9 ** 9 ** 9", None), ("--3", None),
-     ("7 % 2", 1), ("(1 - 8) % 2", -1), ("7 % (0 - 2)", 1), ("(1 - 8) % 4", -3), ("8 % (2 - 2)", None)],
+    [("7 / 2", 3), ("(1 - 8) / 2", -3), ("7 / (0 - 2)", -3), ("(1 - 8) / (0 - 2)", 3), ("8 / (2 - 2)", None),
+     ("2 ** 10", None), ("7 % 2", None), ("7 // 2", None), ("1 && 2", None), ("1 < 2", None), ("--3", None)],
 )  # fmt: skip
 def test_arithmetic(sum_: str, value: int | None) -> None:
     assert evaluate(sum_, lambda name: "") == value

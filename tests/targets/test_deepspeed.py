@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import accumulate
 from typing import Any
 
@@ -11,12 +10,10 @@ import pytest
 from deepspeed.launcher.runner import parse_args
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, history, receivers
-from neoxargs.resolve import resolve
 from neoxargs.targets.deepspeed import deepspeed_json, runner_flags
 from neoxargs.targets.nesting import nested
 from neoxargs.targets.ranks import train_values
 from neoxargs.targets.wire_format import config_from_values, decode, encode
-from tests.support.paths import NEOX_HEAD, needs_corpus
 from tests.support.targets import COMPANIONS, configured, other_value, read_by_deepspeed
 
 # -- DeepSpeed -------------------------------------------------------------------------------------------------------
@@ -128,14 +125,6 @@ def test_deepspeed_accepts_every_key_that_it_is_sent(parameter: Parameter, monke
         sent = sent[part]
     assert sent == other_value(parameter)
     read_by_deepspeed(config, monkeypatch)
-
-
-@needs_corpus
-@pytest.mark.parametrize("name", ["125M.yml", "20B.yml", "bf16_125M.yml", "pythia/1B.yml", "rwkv/170M.yml"])
-def test_the_batch_is_what_deepspeed_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = read_by_deepspeed(resolve([NEOX_HEAD / name], gpus=16), monkeypatch)
-    sizes = (read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps, read.world_size)
-    assert read.train_batch_size == math.prod(sizes)
 
 
 # -- the launcher ----------------------------------------------------------------------------------------------------

@@ -44,13 +44,20 @@ class Difference(NamedTuple):
 
     receiver: Receiver
     name: str
-    why: str
     holds: Callable[[Any, Any, Config], bool]
+    why: str
 
 
-def ours_only(expected: Callable[[Config], Any]) -> Callable[[Any, Any, Config], bool]:
-    """GPT-NeoX tells nothing, we tell this."""
-    return lambda theirs, ours, config: theirs in (NOTHING, None) and ours == expected(config)
+def ours_only(expected: Any) -> Callable[[Any, Any, Config], bool]:
+    """GPT-NeoX tells nothing, we tell this value, or what this function makes of the configuration."""
+    return lambda theirs, ours, config: (
+        theirs in (NOTHING, None) and ours == (expected(config) if callable(expected) else expected)
+    )
+
+
+def follows(name: str) -> Callable[[Any, Any, Config], bool]:
+    """GPT-NeoX tells nothing, we tell the value of this parameter."""
+    return ours_only(lambda config: config.get(name))
 
 
 def theirs_only(theirs: Any, ours: Any, config: Config) -> bool:
@@ -85,142 +92,73 @@ CODE_WHY = "new: each selects the behaviour before or after a change in GPT-NeoX
 
 DIFFERENCES = [
     # what DeepSpeed is told
-    Difference(
-        "DeepSpeed", "gradient_clipping",
-        "GPT-NeoX never sends 1.0, its own default; DeepSpeed's default was 1 or 0, depending on the version",
-        ours_only(lambda config: 1.0),
-    ),
-    Difference(
-        "DeepSpeed", "steps_per_print",
-        "GPT-NeoX never sends 10, its own default; by default, DeepSpeed prints nothing",
-        ours_only(lambda config: 10),
-    ),
-    Difference(
-        "DeepSpeed", "wall_clock_breakdown", "deepy sends a value that is set, even if it is the default",
-        ours_only(lambda config: False),
-    ),
-    Difference(
-        "DeepSpeed", "gradient_accumulation_steps", "all three batch parameters are always sent",
-        ours_only(lambda config: 1),
-    ),
-    Difference(
-        "DeepSpeed", "optimizer.params.weight_decay",
-        "deepy also passes the weight decay to optimizers that DeepSpeed builds; GPT-NeoX passes it only to its own",
-        ours_only(lambda config: config.regularization.weight_decay),
-    ),
-    Difference(
-        "DeepSpeed", "communication_data_type", "DeepSpeed's name for fp32_allreduce since 2022",
-        ours_only(lambda config: "fp32"),
-    ),
-    Difference("DeepSpeed", "fp32_allreduce", "DeepSpeed no longer reads it", theirs_only),
-    Difference(
-        "DeepSpeed", "zero_optimization.cpu_offload", "retired; `true` becomes offload_optimizer.device: cpu",
-        lambda theirs, ours, config: theirs is False and ours is NOTHING,
-    ),
-    Difference("DeepSpeed", "fp16.fp16", "DeepSpeed rejects it", refused_by_deepspeed),
-    Difference(
-        "DeepSpeed", "fp16.type", "DeepSpeed rejects it; deepy selects the precision that it names",
-        refused_by_deepspeed,
-    ),
-    Difference("DeepSpeed", "fp16.min_loss_scale", FP16_WHY, is_bfloat16_section),
-    *(Difference("DeepSpeed", f"fp16.{key}", FP16_WHY, is_bfloat16_section) for key in FP16_KEYS),
-    Difference("DeepSpeed", "bf16.enabled", FP16_WHY, is_bfloat16_section),
-    *(Difference("DeepSpeed", f"bf16.{key}", BF16_WHY, refused_by_deepspeed) for key in BF16_KEYS),
-    *(
-        Difference(
-            "DeepSpeed", f"activation_checkpointing.{key}", ACTIVATIONS_WHY,
-            ours_only(lambda config, flag=flag: config.get(flag)),
-        )
-        for key, flag in ACTIVATIONS.items()
-    ),
+    Difference("DeepSpeed", "gradient_clipping", ours_only(1.0),
+               "GPT-NeoX never sends 1.0, its own default; DeepSpeed's default was 1 or 0, depending on the version"),
+    Difference("DeepSpeed", "steps_per_print", ours_only(10),
+               "GPT-NeoX never sends 10, its own default; by default, DeepSpeed prints nothing"),
+    Difference("DeepSpeed", "wall_clock_breakdown", ours_only(False),
+               "deepy sends a value that is set, even if it is the default"),
+    Difference("DeepSpeed", "gradient_accumulation_steps", ours_only(1), "all three batch parameters are always sent"),
+    Difference("DeepSpeed", "optimizer.params.weight_decay", follows("weight_decay"),
+               "deepy also passes the weight decay to optimizers that DeepSpeed builds; "
+               "GPT-NeoX passes it only to its own"),
+    Difference("DeepSpeed", "communication_data_type", ours_only("fp32"),
+               "DeepSpeed's name for fp32_allreduce since 2022"),
+    Difference("DeepSpeed", "fp32_allreduce", theirs_only, "DeepSpeed no longer reads it"),
+    Difference("DeepSpeed", "zero_optimization.cpu_offload",
+               lambda theirs, ours, config: theirs is False and ours is NOTHING,
+               "retired; `true` becomes offload_optimizer.device: cpu"),
+    Difference("DeepSpeed", "fp16.fp16", refused_by_deepspeed, "DeepSpeed rejects it"),
+    Difference("DeepSpeed", "fp16.type", refused_by_deepspeed,
+               "DeepSpeed rejects it; deepy selects the precision that it names"),
+    Difference("DeepSpeed", "fp16.min_loss_scale", is_bfloat16_section, FP16_WHY),
+    *(Difference("DeepSpeed", f"fp16.{key}", is_bfloat16_section, FP16_WHY) for key in FP16_KEYS),
+    Difference("DeepSpeed", "bf16.enabled", is_bfloat16_section, FP16_WHY),
+    *(Difference("DeepSpeed", f"bf16.{key}", refused_by_deepspeed, BF16_WHY) for key in BF16_KEYS),
+    *(Difference("DeepSpeed", f"activation_checkpointing.{key}", follows(flag), ACTIVATIONS_WHY)
+      for key, flag in ACTIVATIONS.items()),
     # what every rank is told
-    Difference(
-        "ranks", "world_size", "the number of ranks; GPT-NeoX's launcher sends its own world size, which is 1",
-        lambda theirs, ours, config: theirs == 1 and ours == config.parallel.global_num_gpus,
-    ),
-    Difference("ranks", "rank", "each rank reads it from its environment; GPT-NeoX sends 0 to all", theirs_only),
-    Difference("ranks", "local_rank", "each rank reads it from its environment", theirs_only),
-    Difference(
-        "ranks", "sparsity_config", "a missing section and an empty one are equivalent",
-        lambda theirs, ours, config: theirs == {} and ours is None,
-    ),
-    Difference(
-        "ranks", "num_kv_heads", "derived: num_attention_heads if not set",
-        ours_only(lambda config: config.shape.num_attention_heads),
-    ),
-    Difference(
-        "ranks", "intermediate_size", "derived: 4 x hidden_size if not set",
-        ours_only(lambda config: 4 * config.shape.hidden_size),
-    ),
-    Difference(
-        "ranks", "mamba_inner_size", "new: derived from intermediate_size, or from expansion_factor and hidden_size",
-        ours_only(lambda config: config.mamba.mamba_inner_size),
-    ),
-    Difference(
-        "ranks", "gas", "equal to gradient_accumulation_steps",
-        ours_only(lambda config: config.batch.gradient_accumulation_steps),
-    ),
-    Difference(
-        "ranks", "adam_beta2", "equal to the second value of optimizer.params.betas",
-        ours_only(lambda config: (config.optimizer_params.betas or [0, 0])[1]),
-    ),
-    Difference(
-        "ranks", "optimizer.params.weight_decay", "equal to weight_decay",
-        ours_only(lambda config: config.regularization.weight_decay),
-    ),
-    Difference(
-        "ranks", "communication_data_type", "derived from fp32_allreduce", ours_only(lambda config: "fp32"),
-    ),
-    Difference(
-        "ranks", "run_dir", "new: the folder of metrics and logs",
-        ours_only(lambda config: config.checkpoint.save or "runs"),
-    ),
-    Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
-    Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
-    Difference("ranks", "exact_mlp_width", "new: derived from te_layernorm_mlp", ours_only(lambda config: True)),
-    
-    *(
-        Difference("ranks", name, RWKV_WHY, ours_only(lambda config, name=name: getattr(config.rwkv, name)))
-        for name in ("dim_att", "head_size", "ffn_dim")
-    ),
-    Difference(
-        "ranks", "deepspeed_extra_args", BFLOAT16_WHY,
-        lambda theirs, ours, config: theirs == {"bf16": {"enabled": True}} and config.bf16.enabled,
-    ),
-    Difference(
-        "ranks", "bf16.enabled", BFLOAT16_WHY,
-        ours_only(lambda config: config.precision.precision == "bfloat16"),
-    ),
-    Difference("ranks", "precision", FP16_WHY, is_bfloat16_section),
-    Difference("ranks", "fp16.enabled", FP16_WHY, is_bfloat16_section),
-    Difference(
-        "ranks", "force_multi", "derived for all receivers; GPT-NeoX adds it only to the launcher's flags",
-        lambda theirs, ours, config: theirs is False and config.training.deepspeed_slurm,
-    ),
-    *(
-        Difference(
-            "ranks", f"activation_checkpointing.{key}", ACTIVATIONS_WHY,
-            ours_only(lambda config, flag=flag: config.get(flag)),
-        )
-        for key, flag in ACTIVATIONS.items()
-    ),
-    *(
-        Difference(
-            "ranks", f"zero_{key}", ZERO_LIST_WHY,
-            ours_only(lambda config, key=key: config.get(f"zero_optimization.{key}")),
-        )
-        for key in ("allgather_bucket_size", "contiguous_gradients", "reduce_bucket_size", "reduce_scatter")
-    ),
+    Difference("ranks", "world_size",
+               lambda theirs, ours, config: theirs == 1 and ours == config.parallel.global_num_gpus,
+               "the number of ranks; GPT-NeoX's launcher sends its own world size, which is 1"),
+    Difference("ranks", "rank", theirs_only, "each rank reads it from its environment; GPT-NeoX sends 0 to all"),
+    Difference("ranks", "local_rank", theirs_only, "each rank reads it from its environment"),
+    Difference("ranks", "sparsity_config", lambda theirs, ours, config: theirs == {} and ours is None,
+               "a missing section and an empty one are equivalent"),
+    Difference("ranks", "num_kv_heads", follows("num_attention_heads"), "derived: num_attention_heads if not set"),
+    Difference("ranks", "intermediate_size", ours_only(lambda config: 4 * config.shape.hidden_size),
+               "derived: 4 x hidden_size if not set"),
+    Difference("ranks", "mamba_inner_size", follows("mamba_inner_size"),
+               "new: derived from intermediate_size, or from expansion_factor and hidden_size"),
+    Difference("ranks", "gas", follows("gradient_accumulation_steps"), "equal to gradient_accumulation_steps"),
+    Difference("ranks", "adam_beta2", ours_only(lambda config: (config.optimizer_params.betas or [0, 0])[1]),
+               "equal to the second value of optimizer.params.betas"),
+    Difference("ranks", "optimizer.params.weight_decay", follows("weight_decay"), "equal to weight_decay"),
+    Difference("ranks", "communication_data_type", ours_only("fp32"), "derived from fp32_allreduce"),
+    Difference("ranks", "run_dir", ours_only(lambda config: config.checkpoint.save or "runs"),
+               "new: the folder of metrics and logs"),
+    Difference("ranks", "warmup_from_zero", ours_only(False), CODE_WHY),
+    Difference("ranks", "rms_norm_epsilon_under_root", ours_only(True), CODE_WHY),
+    Difference("ranks", "exact_mlp_width", ours_only(True), "new: derived from te_layernorm_mlp"),
+    *(Difference("ranks", name, follows(name), RWKV_WHY) for name in ("dim_att", "head_size", "ffn_dim")),
+    Difference("ranks", "deepspeed_extra_args",
+               lambda theirs, ours, config: theirs == {"bf16": {"enabled": True}} and config.bf16.enabled,
+               BFLOAT16_WHY),
+    Difference("ranks", "bf16.enabled", ours_only(lambda config: config.precision.precision == "bfloat16"),
+               BFLOAT16_WHY),
+    Difference("ranks", "precision", is_bfloat16_section, FP16_WHY),
+    Difference("ranks", "fp16.enabled", is_bfloat16_section, FP16_WHY),
+    Difference("ranks", "force_multi", lambda theirs, ours, config: theirs is False and config.training.deepspeed_slurm,
+               "derived for all receivers; GPT-NeoX adds it only to the launcher's flags"),
+    *(Difference("ranks", f"activation_checkpointing.{key}", follows(flag), ACTIVATIONS_WHY)
+      for key, flag in ACTIVATIONS.items()),
+    *(Difference("ranks", f"zero_{key}", follows(f"zero_optimization.{key}"), ZERO_LIST_WHY)
+      for key in ("allgather_bucket_size", "contiguous_gradients", "reduce_bucket_size", "reduce_scatter")),
     # the launcher's flags
-    Difference(
-        "launcher", "comment",
-        "stock DeepSpeed has no such flag; Slurm receives the comment in launcher_args",
-        lambda theirs, ours, config: bool(theirs) and ours == [],
-    ),
-    Difference(
-        "launcher", "launcher_args", "contains the job's comment, for Slurm",
-        lambda theirs, ours, config: theirs == [] and ours == ["--comment=neox"],
-    ),
+    Difference("launcher", "comment", lambda theirs, ours, config: bool(theirs) and ours == [],
+               "stock DeepSpeed has no such flag; Slurm receives the comment in launcher_args"),
+    Difference("launcher", "launcher_args", lambda theirs, ours, config: theirs == [] and ours == ["--comment=neox"],
+               "contains the job's comment, for Slurm"),
 ]  # fmt: skip
 LISTED = {(row.receiver, row.name): row for row in DIFFERENCES}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,16 +32,9 @@ def varied(text: str) -> str:
     return problems_of(SHAPE, text)
 
 
-def clips(_: Path) -> bool:
-    return bool(deepspeed_json(configured("gradient_clipping: 1.0"))["gradient_clipping"] == 1.0)
-
-
-def prints(_: Path) -> bool:
-    return bool(deepspeed_json(configured("steps_per_print: 10"))["steps_per_print"] == 10)
-
-
-def bf16(_: Path) -> bool:
-    return configured("precision: bf16").precision.precision == "bfloat16"
+def told(text: str) -> dict[str, Any]:
+    """Return what DeepSpeed is told."""
+    return deepspeed_json(configured(text))
 
 
 def numbers(_: Path) -> bool:
@@ -55,17 +49,8 @@ def typos(_: Path) -> bool:
 
 
 def stray_keys(_: Path) -> bool:
-    config = configured("{fp16: {fp16: true, enabled: true}, bf16: {loss_scale: 0, bf16: true, enabled: false}}")
-    told = deepspeed_json(config)
-    return told["fp16"] == {"enabled": True} and told["bf16"] == {"enabled": False}
-
-
-def typed(_: Path) -> bool:
-    return deepspeed_json(configured("fp16: {type: bfloat16, enabled: true}"))["bf16"] == {"enabled": True}
-
-
-def solved(_: Path) -> bool:
-    return configured("train_batch_size: 64").batch.gradient_accumulation_steps == 4
+    sent = told("{fp16: {fp16: true, enabled: true}, bf16: {loss_scale: 0, bf16: true, enabled: false}}")
+    return sent["fp16"] == {"enabled": True} and sent["bf16"] == {"enabled": False}
 
 
 def twice(_: Path) -> bool:
@@ -88,10 +73,9 @@ def layouts(folder: Path) -> bool:
 
 
 def loss_scaling(_: Path) -> bool:
-    text = "{precision: fp16, loss_scale_window: 500, min_scale: 4, hysteresis: 3, clip_grad: 0.5}"
-    told = deepspeed_json(configured(text))
+    sent = told("{precision: fp16, loss_scale_window: 500, min_scale: 4, hysteresis: 3, clip_grad: 0.5}")
     section = {"enabled": True, "loss_scale_window": 500, "min_loss_scale": 4, "hysteresis": 3}
-    return told["fp16"] == section and told["gradient_clipping"] == 0.5
+    return sent["fp16"] == section and sent["gradient_clipping"] == 0.5
 
 
 def rates(_: Path) -> bool:
@@ -106,19 +90,11 @@ def accumulated(_: Path) -> bool:
     return alone.batch.gradient_accumulation_steps == 3 and warned == [True, False]
 
 
-def summed(_: Path) -> bool:
-    return bool(deepspeed_json(configured("fp32_allreduce: true"))["communication_data_type"] == "fp32")
-
-
 def schedules(_: Path) -> bool:
-    told = deepspeed_json(configured("scheduler: {type: WarmupLR}"))["scheduler"]
-    return told["type"] == "WarmupLR" and "both define the learning rate schedule" in varied(
+    sent = told("scheduler: {type: WarmupLR}")["scheduler"]
+    return sent["type"] == "WarmupLR" and "both define the learning rate schedule" in varied(
         "{scheduler: {type: WarmupLR}, lr_decay_style: cosine}"
     )
-
-
-def bfloat16_alone(_: Path) -> bool:
-    return bool(deepspeed_json(configured("precision: bfloat16"))["bf16"] == {"enabled": True})
 
 
 def llama(_: Path) -> bool:
@@ -134,25 +110,26 @@ def interspersed(_: Path) -> bool:
     return kinds[0] == kinds[1] == ["global", "sparse_variable"] * 2
 
 
+BFLOAT16 = "fp16: {type: bfloat16, enabled: true}"
 #: The beginning of an item in the document -> whether what it says of deepy is so.
 SILENT: dict[str, Callable[[Path], bool]] = {
-    "`gradient_clipping: 1.0` does not clip.": clips,
-    "`steps_per_print: 10` prints nothing.": prints,
-    "`precision: bf16` trains in fp32.": bf16,
+    "`gradient_clipping: 1.0` does not clip.": lambda _: told("gradient_clipping: 1.0")["gradient_clipping"] == 1.0,
+    "`steps_per_print: 10` prints nothing.": lambda _: told("steps_per_print: 10")["steps_per_print"] == 10,
+    "`precision: bf16` trains in fp32.": lambda _: configured("precision: bf16").precision.precision == "bfloat16",
     "Numbers such as": numbers,
     "A typo inside a section is reported late or never.": typos,
     "`fp16: {fp16: true}` stops every rank.": stray_keys,
-    "`fp16: {type: bfloat16}` trains in fp16.": typed,
-    "Setting both `train_batch_size` and": solved,
+    "`fp16: {type: bfloat16}` trains in fp16.": lambda _: told(BFLOAT16)["bf16"] == {"enabled": True},
+    "Setting both `train_batch_size` and": lambda _: told("train_batch_size: 64")["gradient_accumulation_steps"] == 4,
     "A key in two files": twice,
     "With `include` and `num_gpus`, GPT-NeoX computes": hosts,
     "Layouts that cannot run are launched anyway.": layouts,
     "Loss scaling keys at the top level have no effect.": loss_scaling,
     "`lr` is ignored if `optimizer.params.lr` is set": rates,
     "`gas` is ignored": accumulated,
-    "`fp32_allreduce` sums in 16 bits.": summed,
+    "`fp32_allreduce` sums in 16 bits.": lambda _: told("fp32_allreduce: true")["communication_data_type"] == "fp32",
     "`scheduler` is ignored": schedules,
-    "`precision: bfloat16` without": bfloat16_alone,
+    "`precision: bfloat16` without": lambda _: told("precision: bfloat16")["bf16"] == {"enabled": True},
     "`mlp_type: llama` became": llama,
     "`sparsity: interspersed` makes": interspersed,
 }

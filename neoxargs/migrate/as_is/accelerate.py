@@ -43,11 +43,6 @@ _BESIDE = {"compute_environment", "machine_rank", "mixed_precision", "num_machin
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
-def program(given: str) -> Program:
-    """Return Accelerate in a version."""
-    return Program("Accelerate", "accelerate", other_keys.versions("accelerate"), given)
-
-
 def read(text: Text) -> Settings | None:
     """Return the file; None if it is not of Accelerate. Raises Problems if it cannot be read."""
     is_candidate = text.name.endswith((".yml", ".yaml", ".json")) and _MARK.search(text.text)

@@ -164,10 +164,8 @@ def _renamed(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
 def sentence(found: Broken, words: Words) -> tuple[str, str]:
     """Return what is wrong, and what to do."""
     about = _names(found.test)
-    given = [
-        words.given[name] for part in found.when for name in _names(part) if name in words.given and name not in about
-    ]
-    given = list(dict.fromkeys(given))
+    names = dict.fromkeys(name for part in found.when for name in _names(part) if name not in about)
+    given = [words.given[name] for name in names if name in words.given]
     because = listed(given, "and")
     does, flag = _said(found.test, words) or ("", "")
     if _excludes(found.test):
@@ -185,61 +183,58 @@ def sentence(found: Broken, words: Words) -> tuple[str, str]:
 
 def _excludes(test: ast.expr) -> bool:
     """Whether not all of several settings may be set, `not (a and b)`, or at most one, `a + b <= 1`."""
-    if isinstance(test, ast.Compare):
-        return (
-            isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Add) and isinstance(test.ops[0], ast.LtE)
-        )
-    inner = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else None
-    return isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And)
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.And())):
+            return True
+        case ast.Compare(left=ast.BinOp(op=ast.Add()), ops=[ast.LtE(), *_]):
+            return True
+    return False
 
 
 def _ends(part: ast.expr, words: Words) -> str:
     """Return a flag with which a condition applies no more."""
-    if isinstance(part, ast.Name) and part.id not in words.given:
-        return words.flags(part.id)[1]
-    is_none = isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Is)
-    inner = (
-        part.left
-        if isinstance(part, ast.Compare) and is_none
-        else part.operand
-        if isinstance(part, ast.UnaryOp)
-        else None
-    )
-    return words.flags(inner.id)[0] if isinstance(inner, ast.Name) and inner.id not in words.given else ""
+    match part:
+        case ast.Name(id=name) if name not in words.given:
+            return words.flags(name)[1]
+        case ast.UnaryOp(operand=ast.Name(id=name)) | ast.Compare(left=ast.Name(id=name), ops=[ast.Is(), *_]):
+            return words.flags(name)[0] if name not in words.given else ""
+    return ""
 
 
 def _said(test: ast.expr, words: Words) -> tuple[str, str] | None:
     """Return what must be the case of which setting, if it is simple."""
-    if isinstance(test, ast.Name):
-        return "is required", words.name(test.id)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, ast.Name):
-        back = words.flags(test.operand.id)[1]
-        is_given = test.operand.id in words.given
-        return ("is required", back) if back and not is_given else ("is not allowed", words.name(test.operand.id))
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
-        found = [_choice(part, words) for part in test.values]
-        return ("is required", listed(found)) if all(found) else None
-    return _compared(test, words) if isinstance(test, ast.Compare) and len(test.ops) == 1 else None
+    match test:
+        case ast.Name(id=name):
+            return "is required", words.name(name)
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
+            back = words.flags(name)[1]
+            return ("is required", back) if back and name not in words.given else ("is not allowed", words.name(name))
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            found = [_choice(part, words) for part in parts]
+            return ("is required", listed(found)) if all(found) else None
+        case ast.Compare(left=ast.BinOp(left=left, op=ast.Mod(), right=right), ops=[ast.Eq()]):
+            return f"must be a multiple of {_shown(right, words)}", _shown(left, words)
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[right]):
+            does = _compared(op, right, words)
+            return (does, words.name(name)) if does else None
+    return None
 
 
-def _compared(test: ast.Compare, words: Words) -> tuple[str, str] | None:
-    left, op, right = test.left, test.ops[0], test.comparators[0]
-    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and isinstance(op, ast.Eq):
-        return f"must be a multiple of {_shown(left.right, words)}", _shown(left.left, words)
-    if not isinstance(left, ast.Name):
-        return None
+def _compared(op: ast.cmpop, right: ast.expr, words: Words) -> str:
+    """Return what a comparison demands of the setting before it, if it is simple."""
     value = right.value if isinstance(right, ast.Constant) else UNKNOWN
     if (isinstance(op, ast.IsNot) and value is None) or (isinstance(op, ast.Eq) and value is True):
-        return "is required", words.name(left.id)
+        return "is required"
     if isinstance(op, ast.Is | ast.Eq) and (value is None or value == 0):
-        return "is not allowed", words.name(left.id)
-    return (f"{COMPARISONS[type(op)]} {_shown(right, words)}", words.name(left.id)) if type(op) in COMPARISONS else None
+        return "is not allowed"
+    return f"{COMPARISONS[type(op)]} {_shown(right, words)}" if type(op) in COMPARISONS else ""
 
 
 def _choice(part: ast.expr, words: Words) -> str:
     """Return the flag, with a value, by which one of several conditions holds."""
-    if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Eq) and isinstance(part.left, ast.Name):
-        return f"{words.flags(part.left.id)[0]} {_shown(part.comparators[0], words)}"
+    match part:
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq(), *_], comparators=[right, *_]):
+            return f"{words.flags(name)[0]} {_shown(right, words)}"
     does, flag = _said(part, words) or ("", "")
     return flag if does == "is required" else ""
 

@@ -69,11 +69,6 @@ REQUIRED = {
 OPTIMIZERS = ("adam", "adamw", "lamb", "lion", "adagrad", "onebitadam", "onebitlamb", "zerooneadam", "muon")
 
 
-def program(given: str) -> Program:
-    """Return DeepSpeed in a version, by default the newest whose keys are known."""
-    return Program("DeepSpeed", "deepspeed", tuple(receivers.versions()), given)
-
-
 def read(text: Text) -> Block | None:
     """Return a DeepSpeed JSON without the values that a script fills in; None for another file. Raises Problems."""
     if text.name.endswith((".yml", ".yaml")) or not text.text.lstrip().startswith("{"):
@@ -87,7 +82,9 @@ def read(text: Text) -> Block | None:
     tree = found[0].tree if len(found) == 1 else Mapping([])
     known = [entry.key for entry in tree.entries if _is_known(entry.key)]
     # With a single key, only a file that has no other: it could be one of several files of a run.
-    is_one = len(known) > (1 if len(tree.entries) > 1 else 0) and is_deepspeed(tree) and not _is_run(tree)
+    is_one = len(known) > (1 if len(tree.entries) > 1 else 0) and is_deepspeed(tree)
+    # GPT-NeoX and deepy have DeepSpeed's keys beside others of their own.
+    is_one = is_one and not any(e.key in ("dialect", "include", "script") or "-" in e.key for e in tree.entries)
     return without_placeholders(found[0]) if is_one else None
 
 
@@ -101,11 +98,6 @@ def named(name: str, text: Text) -> dict[str, Entry] | None:
             continue
         return entries(block.tree) if block else None
     return None
-
-
-def _is_run(tree: Mapping) -> bool:
-    """Return whether a file is of GPT-NeoX or deepy, which have DeepSpeed's keys beside others of their own."""
-    return any(entry.key in ("dialect", "include", "script") or "-" in entry.key for entry in tree.entries)
 
 
 def judge(block: Block, text: Text, program: Program, gpus: int | None) -> Iterator[Problem]:
@@ -144,16 +136,11 @@ def _syntax(text: Text, found: dict[str, Entry]) -> Iterator[Problem]:
     try:
         json.loads(text.text)
     except json.JSONDecodeError as error:
-        lines = text.text.split("\n")
-        place = Place(
-            text.name, error.lineno, error.colno, lines[error.lineno - 1] if error.lineno <= len(lines) else ""
-        )
+        place = Place(text.name, error.lineno, error.colno, text.text.split("\n")[error.lineno - 1])
         for_trainer = any(_is_auto(entry.value) for entry in found.values())
         what = "this is not JSON: DeepSpeed may read it as Hjson, but Hugging Face's Trainer and Accelerate refuse it"
         hint = "remove comments and trailing commas, and put keys and texts in double quotes"
         yield Problem(what, place, hint, severity="error" if for_trainer else "warning", id="other-program-not-json")
-    except RecursionError:
-        return
 
 
 def _duplicates(tree: Mapping, path: str = "") -> Iterator[Problem]:
@@ -202,9 +189,7 @@ def _names() -> dict[str, set[str]]:
     of_deepspeed = [p.name for p in REGISTRY.parameters.values() if "DSC" in p.origins]
     of_deepspeed += OTHER_NAMES
     of_deepspeed += [old for old, p in REGISTRY.renamed.items() if "DSC" in p.origins]
-    of_deepspeed += [
-        name for event in ("added", "removed") for names in receivers.table()[event].values() for name in names
-    ]
+    of_deepspeed += [name for names in receivers.table()["removed"].values() for name in names]
     of_deepspeed = [name for name in of_deepspeed if name.rpartition(".")[0] not in strict_keys()]
     of_deepspeed += [f"{section}.{key}" for section, keys in strict_keys().items() for key in keys]
     of_deepspeed += [name for names in receivers.table()["added"].values() for name in names]

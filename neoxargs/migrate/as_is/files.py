@@ -10,16 +10,16 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import Record
 from neoxargs.migrate.as_is import accelerate, deepspeed, megatron, trainer
 from neoxargs.migrate.as_is.keys import Program, unknown_version
+from neoxargs.registry import other_keys, receivers
 
 
 class Kind(Record):
     """One kind of files."""
 
     called: str
+    program: str
     package: str
     """The program's name in the options that name its version."""
-    program: Callable[[str], Program]
-    """Returns the program in the version that the user names, or in the newest known one ("")."""
     read: Callable[[Text], Any]
     """Returns what the file says, or None if it is of another kind. Raises Problems if it cannot be read."""
     judge: Callable[[Any, Text, Program, int | None], Iterator[Problem]]
@@ -30,10 +30,10 @@ class Kind(Record):
 
 #: The first kind that recognises a file judges it.
 KINDS = (
-    Kind("an Accelerate YAML", "accelerate", accelerate.program, accelerate.read, accelerate.judge, accelerate.remarks),
-    Kind("TrainingArguments", "transformers", trainer.program, trainer.read, trainer.judge, trainer.remarks),
-    Kind("a DeepSpeed JSON", "deepspeed", deepspeed.program, deepspeed.read, deepspeed.judge, deepspeed.remarks),
-    Kind("a Megatron-LM script", "megatron", megatron.program, megatron.read, megatron.judge, megatron.remarks),
+    Kind("an Accelerate YAML", "Accelerate", "accelerate", accelerate.read, accelerate.judge, accelerate.remarks),
+    Kind("TrainingArguments", "Transformers", "transformers", trainer.read, trainer.judge, trainer.remarks),
+    Kind("a DeepSpeed JSON", "DeepSpeed", "deepspeed", deepspeed.read, deepspeed.judge, deepspeed.remarks),
+    Kind("a Megatron-LM script", "Megatron-LM", "megatron", megatron.read, megatron.judge, megatron.remarks),
 )
 
 
@@ -52,7 +52,7 @@ def checked(text: Text, versions: Mapping[str, str], gpus: int | None) -> Checke
     versions: package -> the version that the user names.
     """
     for kind in KINDS:
-        program = kind.program(versions.get(kind.package, ""))
+        program = _program(kind, versions.get(kind.package, ""))
         try:
             if (content := kind.read(text)) is None:
                 continue
@@ -61,3 +61,11 @@ def checked(text: Text, versions: Mapping[str, str], gpus: int | None) -> Checke
         problems = [*unknown_version(program), *kind.judge(content, text, program, gpus)]
         return Checked(kind.called, program, list(dict.fromkeys(problems)), kind.remarks(content))
     return None
+
+
+def _program(kind: Kind, given: str) -> Program:
+    """Return the program in the version that the user names, or in the newest known one ("")."""
+    if kind.package == "deepspeed":
+        return Program(kind.program, kind.package, tuple(receivers.versions()), given)
+    known, earlier = other_keys.versions(kind.package), other_keys.earlier(kind.package)
+    return Program(kind.program, kind.package, known, given, earlier)

@@ -9,6 +9,7 @@ from typing import Literal
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Edit, Place, Problem, Problems, close_matches, is_one_edit, listed
 from neoxargs.base.record import Record, replace
+from neoxargs.migrate.deepspeed.lenient_json import leaves
 from neoxargs.registry.other_keys import Key
 from neoxargs.registry.receivers import numbers
 from neoxargs.resolve.keys.corrections import in_its_quotes
@@ -93,7 +94,8 @@ def unknown_key(
         "may refuse": "",
     }[fate]
     free = [name for name in names if name not in beside]
-    near = [name for name in free if is_one_edit(entry.key, name)] or _same_word(entry.key, free)
+    near = [name for name in free if is_one_edit(entry.key, name)]
+    near = near or [name for name in free if name.lower() == entry.key.lower().replace("-", "_")]
     found = near if len(near) == 1 else close_matches(entry.key, free)
     edits = (Edit(entry.place, "replace", in_its_quotes(found[0], entry.place)),) if found == near and near else ()
     hint = f"did you mean {listed(found)}?" if found else "remove it" if fate != "may refuse" else ""
@@ -101,11 +103,6 @@ def unknown_key(
     return Problem(
         f"{entry.key} is not a key of {of}{does}", entry.place, hint, (), severity, id="other-program-key", edits=edits
     )
-
-
-def _same_word(key: str, names: Iterable[str]) -> list[str]:
-    plain = key.lower().replace("-", "_")
-    return [name for name in names if name.lower() == plain]
 
 
 def other_version(
@@ -158,14 +155,9 @@ def conflict(
     return Problem(what, where, hint, tuple(also), severity, id="other-program-conflict")
 
 
-def entries(tree: Mapping, path: str = "") -> dict[str, Entry]:
+def entries(tree: Mapping) -> dict[str, Entry]:
     """Return every entry with its dotted key, sections included; of a repeated key, the last."""
-    found: dict[str, Entry] = {}
-    for entry in tree.entries:
-        found[path + entry.key] = entry
-        if isinstance(entry.value, Mapping):
-            found |= entries(entry.value, f"{path}{entry.key}.")
-    return found
+    return dict(leaves(tree))
 
 
 def number(node: Node | None) -> int | float | None:

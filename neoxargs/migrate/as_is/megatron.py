@@ -63,11 +63,6 @@ class Command(Record):
     problems: Sequence[Problem] = ()
 
 
-def program(given: str) -> Program:
-    """Return Megatron-LM in a version of its core."""
-    return Program("Megatron-LM", "megatron", other_keys.versions("megatron"), given, other_keys.earlier("megatron"))
-
-
 def read(text: Text) -> Command | None:
     """Return the training command of a script; None for another file."""
     if text.name.endswith(NOT_SCRIPTS) or text.text.lstrip().startswith("{") or not Megatron().recognises(text):
@@ -396,20 +391,17 @@ def _batch(command: Command, ranks: int | None) -> Iterator[Problem]:
     there = [flags[name] for name in PARALLEL if name in flags]
     is_known = all(flag.number for flag in there)
     replica = prod(int(flag.number or 1) for flag in there)
-    if ranks and is_known and ranks % replica:
-        shown = " x ".join(f"{flag.name} ({flag.number})" for flag in there)
-        what = f"the number of ranks ({ranks}) must be a multiple of {shown}"
-        yield Problem(what, there[0].place, "", (), severity, id="other-program-batch")
-        return
-    if ranks and (experts := flags.get("--expert-model-parallel-size")):
+    layouts = [(there, there[0])] if there else []
+    if experts := flags.get("--expert-model-parallel-size"):
         # Megatron-LM's layout of the experts: without a size of their own, tensor parallel ranks divide each of them.
         own = "--expert-tensor-parallel-size"
-        layout = [flags[name] for name in (own if own in flags else PARALLEL[0], PARALLEL[1]) if name in flags]
-        layout = [flag for flag in (*layout, experts) if flag.number != 1]
-        if all(flag.number for flag in layout) and ranks % prod(int(flag.number or 1) for flag in layout):
+        divided = [flags[name] for name in (own if own in flags else PARALLEL[0], PARALLEL[1]) if name in flags]
+        layouts.append(([flag for flag in (*divided, experts) if flag.number != 1], experts))
+    for layout, at in layouts:
+        if ranks and all(flag.number for flag in layout) and ranks % prod(int(flag.number or 1) for flag in layout):
             shown = " x ".join(f"{flag.name} ({flag.number})" for flag in layout)
             what = f"the number of ranks ({ranks}) must be a multiple of {shown}"
-            yield Problem(what, experts.place, "", (), severity, id="other-program-batch")
+            yield Problem(what, at.place, "", (), severity, id="other-program-batch")
             return
     total, micro = (flags.get(name) for name in ("--global-batch-size", "--micro-batch-size"))
     if not total or not micro or not total.number or not micro.number:

@@ -70,11 +70,6 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def program(given: str) -> Program:
-    """Return Transformers in a version."""
-    return Program("Transformers", "transformers", other_keys.versions("transformers"), given)
-
-
 class Arguments(Settings):
     """The arguments of a file, or of one call in a Python program.
 
@@ -237,14 +232,9 @@ def fits(value: Any, known: Key) -> bool:
     kinds = known.type.split("|")
     if value is None or "any" in kinds:
         return True
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return (
-        ("bool" in kinds and isinstance(value, bool))
-        or (is_number and ("float" in kinds or ("int" in kinds and (isinstance(value, int) or value.is_integer()))))
-        or any(
-            name in kinds and isinstance(value, kind) for name, kind in (("str", str), ("dict", dict), ("list", list))
-        )
-    )
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "float" in kinds or ("int" in kinds and (isinstance(value, int) or value.is_integer()))
+    return type(value).__name__ in kinds
 
 
 def _of_value(entry: Entry, known: Key, is_yaml: bool) -> Problem | None:
@@ -269,7 +259,9 @@ def _of_value(entry: Entry, known: Key, is_yaml: bool) -> Problem | None:
     if is_choice or (fits(value, known) and not is_null_refused):
         return None
     what, hint = f"{shown} must be {listed((WORDS[kind] for kind in known.type.split('|')), most=9)}", ""
-    is_refused = known.refused == "type" and not _may_pass(value, known)
+    # Numbers and booleans take part in comparisons as each other.
+    may_pass = isinstance(value, bool | int | float) and not {"int", "float"}.isdisjoint(known.type.split("|"))
+    is_refused = known.refused == "type" and not may_pass
     if isinstance(value, str) and number(node) is not None and isinstance(node, Scalar) and not node.quoted:
         written = re.sub(r"^([-+]?\d+)([eE])([-+]?)(\d)", lambda m: f"{m[1]}.0{m[2]}{m[3] or '+'}{m[4]}", node.text)
         what = f"{shown} is a text for PyYAML, which needs a point and a sign in such a number"
@@ -291,11 +283,6 @@ def _of_size(value: Any, known: Key, shown: str, node: Node) -> Problem | None:
     else:
         return None
     return Problem(what, node.place, "", id="other-program-value")
-
-
-def _may_pass(value: Any, known: Key) -> bool:
-    """Return whether a value of another type takes part in comparisons as a number does."""
-    return isinstance(value, bool | int | float) and bool({"int", "float"} & {*known.type.split("|")})
 
 
 def _is_refused(known: Key, found: dict[str, Entry]) -> bool:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, sentence
-from neoxargs.migrate.as_is.accelerate import wrong_precision
+from neoxargs.migrate.as_is.accelerate import IN_JSON, wrong_precision
 from neoxargs.migrate.deepspeed.convert import convert_version
 from neoxargs.migrate.deepspeed.lenient_json import Block
 from neoxargs.migrate.deepspeed.versions import chosen, versions
@@ -27,14 +27,7 @@ PARAMETERS = {
     "main_process_ip": "master_addr",
     "main_process_port": "master_port",
     "num_machines": "num_nodes",
-    f"{SECTION}.gradient_accumulation_steps": "gradient_accumulation_steps",
-    f"{SECTION}.gradient_clipping": "gradient_clipping",
-    f"{SECTION}.zero_stage": "zero_optimization.stage",
-    f"{SECTION}.offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-    f"{SECTION}.offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
-    f"{SECTION}.offload_param_device": "zero_optimization.offload_param.device",
-    f"{SECTION}.offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
-    f"{SECTION}.zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    **{f"{SECTION}.{key}": name for key, name in IN_JSON.items()},
     f"{SECTION}.deepspeed_hostfile": "hostfile",
     f"{SECTION}.deepspeed_inclusion_filter": "include",
     f"{SECTION}.deepspeed_exclusion_filter": "exclude",

@@ -65,14 +65,12 @@ def blocks(text: Text, given: AnyMapping[str, str] | None = None) -> list[Block]
     given: values of shell variables and of words that a script replaces, such as `BATCH_SIZE`.
     """
     reader, read = _Reader(text, given or {}), list[Block]()
-    of_trainer = arguments(text.text)
     while begin := _BEGIN.search(text.text, reader.at):
         if len(read) == MAX_BLOCKS:
             what = f"this file contains more than {MAX_BLOCKS} configurations"
             hint = "copy the configurations that you need into a separate file"
             raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
         read.append(reader.block(begin.start(1)))
-        read[-1].arguments = of_trainer
     return read
 
 
@@ -81,7 +79,7 @@ class _Reader:
         self.name, self.text, self.at, self.keys, self.values = text.name, text.text, 0, 0, 0
         self.lines = _LINE_BREAK.split(text.text)
         self.starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text.text))]
-        self.given = given
+        self.given, self.arguments = given, arguments(text.text)
         self.variables = dict(given)
         self.comments: dict[int, tuple[str, bool]] = {}
         self.warnings: list[Problem] = []
@@ -96,7 +94,8 @@ class _Reader:
         assert isinstance(node, Mapping)
         if self.wrong:
             raise Problems([*self.wrong, *self.warnings])
-        return Block(node, self.settings(node.place.line), self.comments, self.warnings)
+        settings = self.settings(node.place.line)
+        return Block(node, settings, self.comments, self.warnings, arguments=self.arguments)
 
     def settings(self, line: int) -> dict[str, tuple[str, Place]]:
         """Return the `NAME=VALUE` lines above a line; blank lines and code fences between them are skipped."""
@@ -206,16 +205,12 @@ class _Reader:
 
     def bare(self) -> Scalar:
         if match := _VARIABLE.match(self.text, self.at):
-            return self.variable(match)
+            # The value that the script last gave it, its `:-` default, or its own text.
+            return self.read(match, self.variables.get(match[1] or match[2], match[3] or match[0]))
         match = next(filter(None, (pattern.match(self.text, self.at) for pattern in (SUM, COMMAND, _BARE))), None)
         if not match:
             self.stop("expected a value before this character", self.at)
         return self.read(match, self.given.get(match[0], match[0]))
-
-    def variable(self, match: re.Match[str]) -> Scalar:
-        """Read a variable: the value that the script last gave it, its `:-` default, or its own text."""
-        name, default = match[1] or match[2], match[3]
-        return self.read(match, self.variables.get(name, default or match[0]))
 
     def read(self, match: re.Match[str], text: str) -> Scalar:
         self.at, place = match.end(), self.place(match.start(), len(match[0]))
@@ -239,8 +234,7 @@ class _Reader:
 
     def place(self, at: int, width: int = 1) -> Place:
         line = bisect_right(self.starts, at)
-        text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return Place(self.name, line, at - self.starts[line - 1] + 1, text, width)
+        return Place(self.name, line, at - self.starts[line - 1] + 1, self.lines[line - 1], width)
 
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
         problem = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")

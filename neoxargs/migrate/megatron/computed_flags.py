@@ -25,6 +25,7 @@ from neoxargs.targets.megatron_tables import (
 
 #: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
 BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
+OF_YARN = f"--position-embedding-type {YARN}"
 #: Megatron-LM's default of --yarn-original-max-position-embeddings.
 YARN_CONTEXT = 4096
 #: With it, each of the paths of --valid-data-path is a validation set of its own.
@@ -151,10 +152,9 @@ def key_value_heads(reading: Reading, option: Option) -> None:
 
 def query_groups(reading: Reading, option: Option) -> None:
     """Read --num-query-groups, which has an effect only with --group-query-attention."""
-    groups = reading.options.get("num-query-groups")
     if "group-query-attention" not in reading.options:
         reading.leave_out(option, "it has no effect without --group-query-attention")
-    elif groups is None:
+    elif "num-query-groups" not in reading.options:
         why = "without --num-query-groups, Megatron-LM has one group until 2025, and as many as heads since"
         reading.leave_to_write(option, "num_kv_heads", "set num_kv_heads in the new file, for example to 1", why)
     elif option.name == "num-query-groups":
@@ -168,8 +168,7 @@ def no_gelu_fusion(reading: Reading, option: Option) -> None:
 
 
 def epsilon(reading: Reading, option: Option) -> None:
-    rms = "normalization" in reading.options and reading.options["normalization"].text.lower() == "rmsnorm"
-    is_rms = rms or "use-rms-norm" in reading.options
+    is_rms = reading.text("normalization").lower() == "rmsnorm" or "use-rms-norm" in reading.options
     reading.set_from(option, "rms_norm_epsilon" if is_rms else "layernorm_epsilon")
 
 
@@ -228,16 +227,22 @@ def positions(reading: Reading, option: Option) -> None:
     reading.set("rope_scaling.factor", float(factor))
 
 
-def yarn_factor(reading: Reading, option: Option) -> None:
-    """Report a factor that `positions` does not read."""
-    if reading.text("position-embedding-type") != YARN:
-        _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+def factor(used_by: str) -> Callable[[Reading, Option], None]:
+    """Report a factor without the flag, or its value, with which alone `positions` or `llama3` reads it."""
+    flag, _, value = used_by.removeprefix("--").partition(" ")
+
+    def read(reading: Reading, option: Option) -> None:
+        if flag not in reading.options or value not in ("", reading.text(flag)):
+            hint = "set the rope_scaling section in the new file if the positions are to be scaled"
+            reading.leave_out(option, f"it has no effect without {used_by}", hint)
+
+    return read
 
 
 def yarn_multiplier(reading: Reading, option: Option) -> None:
     """Read --mscale and --mscale-all-dim, which are 1 and 0 by default, for the multiplier of YaRN's paper."""
     if reading.text("position-embedding-type") != YARN:
-        return _leave_out_factor(reading, option, f"--position-embedding-type {YARN}")
+        return factor(OF_YARN)(reading, option)
     given = reading.number("mscale"), reading.number("mscale-all-dim")
     if all(given):
         reading.set_from(option, f"rope_scaling.{option.name.replace('-', '_')}")
@@ -245,17 +250,6 @@ def yarn_multiplier(reading: Reading, option: Option) -> None:
         hint = "set attention_factor in the rope_scaling section of the new file"
         why = "rope_scaling has mscale only together with mscale_all_dim"
         reading.leave_to_write(option, "rope_scaling.attention_factor", hint, why)
-
-
-def llama3_factor(reading: Reading, option: Option) -> None:
-    """Report a factor that `llama3` does not read."""
-    if "use-rope-scaling" not in reading.options:
-        _leave_out_factor(reading, option, "--use-rope-scaling")
-
-
-def _leave_out_factor(reading: Reading, option: Option, used_by: str) -> None:
-    hint = "set the rope_scaling section in the new file if the positions are to be scaled"
-    reading.leave_out(option, f"it has no effect without {used_by}", hint)
 
 
 def llama3(reading: Reading, option: Option) -> None:
@@ -301,9 +295,10 @@ def fp16(reading: Reading, option: Option) -> None:
         reading.set("fp16.initial_scale_power", 32, "Megatron-LM's default")
 
 
-def scaling(key: str) -> Callable[[Reading, Option], None]:
-    """Set a key of the fp16 section; without fp16 the flag has no effect."""
-    return lambda reading, option: reading.set_from(option, f"fp16.{key}") if "fp16" in reading.options else None
+def scaling(reading: Reading, option: Option) -> None:
+    """Set a key of the fp16 section, which has the flag's name; without fp16 the flag has no effect."""
+    if "fp16" in reading.options:
+        reading.set_from(option, f"fp16.{option.name.replace('-', '_')}")
 
 
 def initial_scale(reading: Reading, option: Option) -> None:
@@ -485,7 +480,7 @@ def tokenizer_file(reading: Reading, option: Option) -> None:
 
 
 def vocabulary(reading: Reading, option: Option) -> None:
-    if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
+    if reading.text("tokenizer-type") != "NullTokenizer":
         reading.leave_out(option, "the tokenizer determines the vocabulary size")
 
 

@@ -205,33 +205,24 @@ def _read(command: Sequence[Word], script: Script, job: Job, choose: int | None)
 
 
 def _read_option(reading: Reading, option: Option) -> None:
-    if not is_read(option.name) and "$" not in option.name:
-        _leave_unread(reading, option)
-    elif not option.is_known:
-        _leave_unknown_value(reading, option)
-    elif option.name == "deepspeed-config":
-        read_flag(reading, option)
-    else:
-        _read_value(reading, without_remarks(reading, option))
-
-
-def _leave_unknown_value(reading: Reading, option: Option) -> None:
     names = parameters_of(option.name)
-    for name in names:
-        reading.note_to_write(option, name)
-    if not names:
-        reading.to_do.append(f"TODO: set the parameter for {option}; the script does not contain the value.")
-
-
-def _read_value(reading: Reading, option: Option) -> None:
-    if option.is_placeholder:
-        leave_placeholder(reading, option, parameters_of(option.name))
-    elif not option.values and not is_switch(option.name):
-        what, hint = f"--{option.name} has no value", "add a value, or remove the flag"
-        names = tuple(parameters_of(option.name))
-        reading.problems.append(Problem(what, option.place, hint, id="migrate-flag-without-value", about=names))
-    else:
-        read_flag(reading, option)
+    if not is_read(option.name) and "$" not in option.name:
+        return _leave_unread(reading, option)
+    if not option.is_known:
+        for name in names:
+            reading.note_to_write(option, name)
+        if not names:
+            reading.to_do.append(f"TODO: set the parameter for {option}; the script does not contain the value.")
+        return
+    if option.name != "deepspeed-config":
+        option = without_remarks(reading, option)
+        if option.is_placeholder:
+            return leave_placeholder(reading, option, names)
+        if not option.values and not is_switch(option.name):
+            what, hint = f"--{option.name} has no value", "add a value, or remove the flag"
+            missing = Problem(what, option.place, hint, id="migrate-flag-without-value", about=tuple(names))
+            return reading.problems.append(missing)
+    read_flag(reading, option)
 
 
 def _leave_unread(reading: Reading, option: Option) -> None:
@@ -302,7 +293,7 @@ def _defaults(reading: Reading) -> dict[str, Any]:
     """Return Megatron-LM's defaults that differ from this dialect's, given these flags."""
     defaults = dict(DEFAULTS)
     for (flag, value), settings in DEFAULTS_WITH.items():
-        if flag in reading.options and reading.options[flag].text.lower() == value.lower():
+        if reading.text(flag).lower() == value.lower():
             defaults |= settings
     positions = reading.settings.get("pos_emb")
     return defaults | ({"rope_fusion": True} if positions and positions.value == "rotary" else {})

@@ -56,16 +56,16 @@ def read_launcher(reading: Reading, words: Sequence[Word]) -> list[Option]:
 
 def _warn_of_misspelt_flags(reading: Reading, words: Sequence[Word]) -> None:
     """Warn about flags of torchrun or DeepSpeed's launcher that are similar to one that is read."""
-    starts = [i for i, word in enumerate(words) if _is_launcher(word.text)]
+    starts = [
+        i
+        for i, word in enumerate(words)
+        if os.path.basename(word.text) in ("torchrun", "deepspeed") or word.text.startswith("torch.distributed")
+    ]
     for option in options_of(words[max(starts, default=len(words)) :]).values():
         similar = close_matches(normal(option.name), LAUNCHER_FLAGS, most=1, alike=0.85)
         if similar and similar[0] != normal(option.name):
             what = f"{option} is not a launcher flag and is left out"
             reading.warn("migrate-unknown-flag", what, option.place, f"did you mean --{similar[0]}?")
-
-
-def _is_launcher(text: str) -> bool:
-    return os.path.basename(text) in ("torchrun", "deepspeed") or text.startswith("torch.distributed")
 
 
 def index_of_program(texts: Sequence[str]) -> int:

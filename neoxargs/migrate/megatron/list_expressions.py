@@ -23,12 +23,10 @@ def _value(node: ast.expr) -> int | list[int]:
             return number
         case ast.List(elts=items):
             return [_number(item) for item in items]
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _product(_value(left), _value(right))
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
             return _number(left) - _number(right)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _sum(_value(left), _value(right))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _computed(op, _value(left), _value(right))
     raise ValueError
 
 
@@ -39,18 +37,15 @@ def _number(node: ast.expr) -> int:
     return value
 
 
-def _product(one: int | list[int], other: int | list[int]) -> int | list[int]:
-    if isinstance(one, int) and isinstance(other, int):
-        return one * other
-    items, times = (one, other) if isinstance(one, list) else (other, one)
-    if not isinstance(items, list) or not isinstance(times, int) or len(items) * times > MAX_LENGTH:
-        raise ValueError
-    return items * times
-
-
-def _sum(one: int | list[int], other: int | list[int]) -> int | list[int]:
-    if isinstance(one, int) and isinstance(other, int):
-        return one + other
-    if isinstance(one, list) and isinstance(other, list):
-        return one + other
+def _computed(op: ast.operator, one: int | list[int], other: int | list[int]) -> int | list[int]:
+    match op, one, other:
+        case ast.Add(), int(), int():
+            return one + other
+        case ast.Add(), list(), list():
+            return one + other
+        case ast.Mult(), int(), int():
+            return one * other
+        case (ast.Mult(), list(items), int(times)) | (ast.Mult(), int(times), list(items)):
+            if len(items) * times <= MAX_LENGTH:
+                return items * times
     raise ValueError

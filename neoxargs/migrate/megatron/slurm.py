@@ -42,16 +42,15 @@ class Job:
     @property
     def variables(self) -> dict[str, str]:
         """The variables that Slurm sets for the script."""
+        each = self._number("ntasks-per-node")
+        tasks = self._number("ntasks") or (self.nodes or 0) * (each or 0)
         values = {
             **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), self.nodes),
             **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), self.gpus_per_node),
-            **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), self._tasks()),
-            "SLURM_NTASKS_PER_NODE": self._number("ntasks-per-node"),
+            **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
+            "SLURM_NTASKS_PER_NODE": each,
         }
         return {name: str(value) for name, value in values.items() if value}
-
-    def _tasks(self) -> int | None:
-        return self._number("ntasks") or (self.nodes or 0) * (self._number("ntasks-per-node") or 0) or None
 
     def _divided(self, name: str) -> int | None:
         """Return how many of a total number each node gets; None unless they are evenly distributed."""

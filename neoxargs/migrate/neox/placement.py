@@ -10,6 +10,7 @@ from neoxargs.base.problems import Place
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Draft, File, draft
 from neoxargs.resolve.yaml.edit import Document, Entry
+from neoxargs.targets.nesting import nested
 
 
 class Files:
@@ -47,10 +48,10 @@ class Files:
         plan: dict[tuple[int, str], dict[str, Any]] = {}
         for name, value in new.items():
             target, section, rest = _innermost_section([document, *self.documents], name)
-            _set_nested(plan.setdefault((self.documents.index(target), section), {}), rest, value)
-        beside = plan.pop((self.documents.index(document), home), {})
-        for (index, section), nested in plan.items():
-            for key, value in nested.items():
+            plan.setdefault((self.documents.index(target), section), {})[rest] = value
+        beside = nested(plan.pop((self.documents.index(document), home), {}))
+        for (index, section), values in plan.items():
+            for key, value in nested(values).items():
                 self.documents[index].add(section, _spelled(document, entry, section, key), value)
         _replace_in_place(document, entry, home, beside)
 
@@ -62,25 +63,24 @@ def _replace_in_place(document: Document, entry: Entry, home: str, new: Mapping[
         return
     prefix, last = f"{home}." if home else "", entry.name
     spellings = {key: _spelled(document, entry, home, key) for key in new}
-    for key, value in new.items():
-        spelled = spellings[key]
+    for key, spelled in spellings.items():
         if last == entry.name:
-            document.set(last, value)
+            document.set(last, new[key])
             document.rename(last, spelled)
         else:
-            document.add(home, spelled, value, after=last)
+            document.add(home, spelled, new[key], after=last)
         last = prefix + key
 
 
-def _innermost_section(documents: Sequence[Document], name: str) -> tuple[Document, str, list[str]]:
+def _innermost_section(documents: Sequence[Document], name: str) -> tuple[Document, str, str]:
     """Return the first document that has the innermost section of a dotted name, the section, and the rest."""
     parts = name.split(".")
     for depth in range(len(parts) - 1, 0, -1):
         section = ".".join(parts[:depth])
         for candidate in documents:
             if section in candidate.entries():
-                return candidate, section, parts[depth:]
-    return documents[0], "", parts
+                return candidate, section, ".".join(parts[depth:])
+    return documents[0], "", name
 
 
 def _spelled(document: Document, entry: Entry, section: str, key: str) -> str:
@@ -88,9 +88,3 @@ def _spelled(document: Document, entry: Entry, section: str, key: str) -> str:
     parameter = None if section else REGISTRY.parameters.get(key)
     is_free = parameter is not None and "DSC" not in parameter.origins
     return document.spelled(entry, key) if is_free else key
-
-
-def _set_nested(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-    tree[path[-1]] = value

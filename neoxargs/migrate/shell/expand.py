@@ -23,8 +23,6 @@ class Environment:
     def __init__(self, source: Source, given: Mapping[str, str]) -> None:
         self.source = source
         self.variables: dict[str, Value] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
-        self.arguments: list[Chars] | None = None
-        """Those of the function that is running; None for the script, which is run without any."""
         self.sourced = ""
         """The file that the script has sourced, which can set any variable."""
         self.unset: set[str] = set()
@@ -85,7 +83,7 @@ class Environment:
         if part.kind == "output":
             return [[(Unknown.of(written, because=self.unknowns_in(written)), index)]]
         if part.name in ("@", "*"):
-            return self.arguments or []
+            return []  # the script's arguments, which it is run without
         return self._variable(part, written, index)
 
     def _variable(self, part: Part, written: str, index: int) -> Value:
@@ -117,8 +115,6 @@ class Environment:
 
     def lookup(self, name: str) -> Value | None:
         self.used.add(name)
-        if name.isdigit() and self.arguments is not None:
-            return self.arguments[int(name) - 1 : int(name)] if int(name) else None
         if name not in self.variables and not _SET_BY_BASH.fullmatch(name):
             self.unset.add(name)
         return self.variables.get(name)

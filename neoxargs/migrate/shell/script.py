@@ -12,12 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems
 from neoxargs.migrate.shell import conditions
-from neoxargs.migrate.shell.arithmetic import ASSIGNED, evaluate
 from neoxargs.migrate.shell.expand import Environment
 from neoxargs.migrate.shell.syntax import (
     AndOr,
@@ -29,9 +27,7 @@ from neoxargs.migrate.shell.syntax import (
     For,
     Function,
     Group,
-    Pipeline,
     Simple,
-    Sum,
     While,
     parse,
 )
@@ -40,17 +36,17 @@ from neoxargs.migrate.shell.values import Chars, Source, Unknown, Value, Word, s
 #: What to do where a script cannot be read.
 RUN_IT = "if you trust the script, add --run, which runs it with stubs in place of its launchers"
 _FLAG = re.compile(r"(?:^|\s)--[a-zA-Z]")
-#: Commands that change variables, arguments or the course of the script in a way that is not read.
+#: Commands that change variables, arguments or the course of the script in a way that is not read, as functions do.
 _NOT_READ = re.compile(
-    r"(local|declare|typeset|let|read|mapfile|readarray|getopts|break|continue|return|select|until)( .*)?"
-    r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*",
+    r"(local|declare|typeset|let|read|mapfile|readarray|getopts|break|continue|return|select|shift|until)( .*)?"
+    r"|printf -v .*|set (.* )?-- .*|\w+\[[^]]*\]\+?=.*|\(.*|\{( .*)?",
     re.DOTALL,
 )
 #: Commands that practically never fail, so what follows after `&&` is executed.
 _SUCCEED = {":", "true", "cd", "pushd", "mkdir", "echo", "printf", "source", ".", "export", "module", "eval", "set"}
 #: Files that are sourced for the programs that they provide, rather than for settings of the run.
 _USERS_ENVIRONMENT = ("activate", "conda.sh", "profile", ".profile", ".bashrc", ".bash_profile")
-#: Nesting depth of `bash -c`, `eval` and functions.
+#: Nesting depth of `bash -c` and `eval`.
 _MAX_DEPTH = 8
 #: Passes of a loop and commands of a script that are read.
 _MAX_PASSES, _MAX_COMMANDS = 200, 20_000
@@ -84,13 +80,9 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     reader = _Reader(source, given or {})
     try:
         is_ended = reader.run(parse([*((character, i) for i, character in enumerate(source.text))]))
-        script = reader.script
-        if not any(word.text.startswith("--") for command in [*script.commands, *script.printed] for word in command):
-            # functions for another script to call
-            for function in [function for name, function in reader.functions.items() if name not in reader.called]:
-                reader.run_command(function.body)
     except RecursionError:
         raise _too_much("the commands or expansions of this script are nested too deep", source) from None
+    script = reader.script
     script.variable_flags = [] if is_ended else [source.word(chars) for chars in reader.variable_flags()]
     script.unset, script.documents = reader.unset, reader.documents
     return script
@@ -103,8 +95,7 @@ class _Reader(Environment):
         super().__init__(source, given)
         self.script, self.given = Script(), frozenset(given)
         self.documents: dict[str, Text | None] = {}
-        self.functions: dict[str, Function] = {}
-        self.called: set[str] = set()
+        self.functions: set[str] = set()
         self.depth = self.count = 0
         self.status: bool | None = True
         """Whether the last command succeeded; None if that is unknown."""
@@ -130,16 +121,13 @@ class _Reader(Environment):
                 return True
         return False
 
-    def run_pipeline(self, pipeline: Pipeline) -> bool:
-        if len(pipeline.commands) > 1:
-            for command in pipeline.commands:
-                self.run_apart(lambda command=command: self.run_command(command))  # type: ignore[misc]
-            self.status = None
-            return False
-        is_ended = self.run_command(pipeline.commands[0])
-        if pipeline.negated and self.status is not None:
-            self.status = not self.status
-        return is_ended
+    def run_pipeline(self, commands: Sequence[Command]) -> bool:
+        if len(commands) == 1:
+            return self.run_command(commands[0])
+        for command in commands:
+            self.run_apart(lambda command=command: self.run_command(command))  # type: ignore[misc]
+        self.status = None
+        return False
 
     def run_apart(self, run: Callable[[], object]) -> None:
         """Run something in a process of its own, whose variables do not come back."""
@@ -151,21 +139,25 @@ class _Reader(Environment):
         self.count += 1
         if self.count > _MAX_COMMANDS:
             raise _too_much(f"this script runs more than {_MAX_COMMANDS} commands", self.source)
+        is_ended = False
         match command:
+            case Simple():
+                is_ended = self.run_simple(command)
             case Branching():
-                return self.run_if(command.arms, command.otherwise)
-            case Group() if command.is_subshell:
-                self.run_apart(lambda: self.run(command.body))
-                return False
+                is_ended = self.run_if(command.arms, command.otherwise)
+            case Case():
+                is_ended = self.run_case(command)
+            case For():
+                is_ended = self.run_for(command)
+            case While():
+                is_ended = self.run_while(command)
+            case Group(is_subshell=False):
+                is_ended = self.run(command.body)
             case Group():
-                return self.run(command.body)
+                self.run_apart(lambda: self.run(command.body))
             case Function():
-                self.functions[command.name] = command
-                return False
-        runs: dict[type, Callable[[Any], bool]] = {
-            Simple: self.run_simple, Sum: self.run_sum, Case: self.run_case, For: self.run_for, While: self.run_while,
-        }  # fmt: skip
-        return runs[type(command)](command)
+                self.functions.add(command.name)
+        return is_ended
 
     # -- conditions and loops ----------------------------------------------------------------------------------------
 
@@ -247,18 +239,11 @@ class _Reader(Environment):
         return any(map(run_pass, words))
 
     def run_while(self, loop: While) -> bool:
-        if any("$#" in text for text in _written(loop.condition)):
+        if "$#" in loop.written:
             return False  # a loop over the script's arguments, which it is run without
-        for _ in range(_MAX_PASSES):
-            self.doubted = []
-            self.run(loop.condition)
-            if self.status is None:
-                break
-            if not self.status:
-                return False
-            if self.run(loop.body):
-                return True
-        return self.run_undecided_loop(lambda: self.run(loop.body), loop.begin)
+        self.doubted = []
+        self.run(loop.condition)
+        return self.status is not False and self.run_undecided_loop(lambda: self.run(loop.body), loop.begin)
 
     # -- simple commands ---------------------------------------------------------------------------------------------
 
@@ -308,10 +293,12 @@ class _Reader(Environment):
         name = texts[0]
         if name == "exit":
             return True
-        if _NOT_READ.fullmatch(" ".join(texts)):
+        if name == "!" and len(words) > 1:
+            is_ended = self.run_words(words[1:], index)
+            self.status = None if self.status is None else not self.status
+            return is_ended
+        if name in self.functions or _NOT_READ.fullmatch(" ".join(texts)):
             raise self.unreadable(" ".join(texts), index)
-        if self.depth < _MAX_DEPTH and name in self.functions:
-            return self.call(self.functions[name], words[1:])
         if name in ("[", "[[", "test"):
             self.run_condition([word for word in words if text_of(word) not in ("[", "]", "[[", "]]", "test")])
             return False
@@ -324,8 +311,6 @@ class _Reader(Environment):
         elif name == "unset":
             for each in texts[1:]:
                 self.store(each, [[]], index)
-        elif name == "shift":
-            self.arguments = self.arguments and self.arguments[1:]
         else:
             self.add_command(words, texts)
         return False
@@ -335,25 +320,6 @@ class _Reader(Environment):
         doubted = [unknown for word in words for unknown in unknowns_of(word)]
         self.is_assumed = self.status is not None and bool(doubted)
         self.doubted += doubted
-
-    def run_sum(self, command: Sum) -> bool:
-        """Run `(( ))`, which succeeds if its value is not 0; the variables that it sets are unknown afterwards."""
-        total = evaluate(command.text, self.text_of)
-        self.doubted += self.unknowns_in(command.text)
-        unknown = Unknown.of(f"(({command.text}))", where=self.source.place(command.begin), because=self.doubted)
-        for match in ASSIGNED.finditer(command.text):
-            self.store(match[1] or match[2], [[(unknown, command.begin)]], command.begin)
-        self.status = None if total is None else total != 0
-        return False
-
-    def call(self, function: Function, arguments: Sequence[Chars]) -> bool:
-        before, self.arguments = self.arguments, [*arguments]
-        self.called.add(function.name)
-        self.depth += 1
-        is_ended = self.run_command(function.body)
-        self.depth -= 1
-        self.arguments = before
-        return is_ended
 
     def run_inner(self, chars: Chars) -> bool:
         """Run a script that is the value of a word, as in `eval` and `bash -c`, unless it is nested too deep."""
@@ -397,10 +363,3 @@ def _is_command(texts: Sequence[str], number: int) -> bool:
 
 def _texts(value: Value) -> list[str]:
     return [text_of(chars) for chars in value]
-
-
-def _written(commands: Commands) -> list[str]:
-    """Return the words of simple commands as the script has them."""
-    simple = [command for each in commands for _, pipeline in each.pipelines for command in pipeline.commands]
-    words = [word for command in simple if isinstance(command, Simple) for word in command.words]
-    return ["".join(text_of(part.chars) for part in word) for word in words if not isinstance(word, Assignment)]

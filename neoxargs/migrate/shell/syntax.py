@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from neoxargs.migrate.shell.placeholders import placeholder_at
@@ -19,11 +19,13 @@ _MAX_BRACKETS = 4000
 _HOLE = "\ue000"
 _SPECIAL = " \t\n;|&<>()"
 _NAME = re.compile(r"\$(?:(\w+)|[@*#?$!-])", re.A)
+#: `((i = 0; i < N; i++))`, which changes no other variable.
+_COUNTING = re.compile(r"\(\(\s*(\w+)\s*=[^,;]*;[^,;]*;\s*(?:\+\+|--)?\1(?:\+\+|--|[-+*/]=[^,;]*)?\s*\)\)", re.A)
 _BRACES = re.compile(r"(\w+|[@*])(?:\[([^]]*)\])?(?:(:?[-=+?])(.*))?", re.A | re.S)
 _ASSIGNED = re.compile(r"(\w+)(\+?)=", re.A)
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)\s*|function[ \t]+([\w.-]+)\s*", re.A)
 _REDIRECTION = re.compile(r"\d*(<<-?(?!<)|<<<|<>|<&|<|>>|>&|>\||>|&>>|&>)[ \t]*")
-_KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|[{}!])(?![^\s;&|()<>])")
+_KEYWORD = re.compile(r"(?:if|then|elif|else|fi|case|esac|for|select|while|until|do|done|[{}])(?![^\s;&|()<>])")
 _CLOSING = ("then", "elif", "else", "fi", "esac", "do", "done", "}")
 
 
@@ -75,23 +77,11 @@ class Simple(NamedTuple):
     begin: int
 
 
-class Sum(NamedTuple):
-    """A command `(( ))`."""
-
-    text: str
-    begin: int
-
-
 class AndOr(NamedTuple):
-    """Pipelines joined by `&&` and `||`: each with the sign before it."""
+    """Pipelines joined by `&&` and `||`: the commands of each, with the sign before it."""
 
-    pipelines: list[tuple[str, Pipeline]]
+    pipelines: list[tuple[str, list[Command]]]
     begin: int
-
-
-class Pipeline(NamedTuple):
-    negated: bool
-    commands: list[Command]
 
 
 class Branching(NamedTuple):
@@ -115,7 +105,10 @@ class For(NamedTuple):
 
 
 class While(NamedTuple):
+    """A loop with a condition. written: the condition as the script has it."""
+
     condition: Commands
+    written: str
     body: Commands
     begin: int
 
@@ -126,11 +119,12 @@ class Group(NamedTuple):
 
 
 class Function(NamedTuple):
+    """The name of a function, whose body is not read."""
+
     name: str
-    body: Command
 
 
-Command: TypeAlias = "Simple | Sum | Branching | Case | For | While | Group | Function"
+Command: TypeAlias = "Simple | Branching | Case | For | While | Group | Function"
 Commands: TypeAlias = "list[AndOr]"
 
 
@@ -139,13 +133,10 @@ def parse(chars: Chars) -> Commands:
     return _Parser(chars).whole()
 
 
-@dataclass
 class _Parser:
-    chars: Chars
-    at: int = 0
-    pending: list[Here] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, chars: Chars) -> None:
+        self.chars, self.at = chars, 0
+        self.pending: list[Here] = []
         self.text = "".join(character if len(character) == 1 else _HOLE for character, _ in self.chars)
 
     def index(self, at: int) -> int:
@@ -154,21 +145,21 @@ class _Parser:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def whole(self) -> Commands:
-        commands = self.commands(())
+        commands = self.commands()
         while self.at < len(self.text):  # a closing keyword or bracket that nothing has opened
             self.at += len(self.keyword()) or 1
-            commands += self.commands(())
+            commands += self.commands()
         return commands
 
-    def commands(self, ends: Sequence[str]) -> Commands:
-        """Read commands up to one of the keywords `ends`, or another keyword that does not begin a command."""
+    def commands(self, in_case: bool = False) -> Commands:
+        """Read commands up to a keyword that does not begin one, a closing bracket or, in an arm of `case`, `;;`."""
         found: Commands = []
         while True:
             self.skip(newlines=True)
             keyword = self.keyword()
             if self.at >= len(self.text) or self.text[self.at] == ")" or keyword in _CLOSING:
                 break
-            if self.text.startswith(";;", self.at) and "esac" in ends:
+            if in_case and self.text.startswith(";;", self.at):
                 break
             begin = self.at
             if self.text[self.at] in ";&|":
@@ -189,17 +180,13 @@ class _Parser:
             self.at += 2
             self.skip(newlines=True)
 
-    def pipeline(self) -> Pipeline:
-        negated, commands = False, list[Command]()
-        while self.keyword() == "!":
-            negated = not negated
-            self.at += 1
-            self.skip()
+    def pipeline(self) -> list[Command]:
+        commands: list[Command] = []
         while True:
             commands.append(self.command())
             self.skip()
             if self.text[self.at : self.at + 1] != "|" or self.text.startswith("||", self.at):
-                return Pipeline(negated, commands)
+                return commands
             self.at += 1 + self.text.startswith("|&", self.at)
             self.skip(newlines=True)
 
@@ -207,11 +194,11 @@ class _Parser:
         keyword = self.keyword()
         command: Command
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)) and self.text[end - 2] == ")":
-            command = Sum(self.text[self.at + 2 : end - 2], self.index(self.at))
+            command = self.not_read(end - self.at)
             self.at = end
         elif self.text.startswith("(", self.at) or keyword == "{":
             self.at += 1
-            command = Group(self.commands(("}",)), keyword != "{")
+            command = Group(self.commands(), keyword != "{")
             self.at += self.text[self.at : self.at + 1] in (")", "}")
         elif keyword == "if":
             command = self.branching()
@@ -219,27 +206,31 @@ class _Parser:
             command = self.loop(keyword)
         elif keyword == "case":
             command = self.case()
-        elif keyword in ("select", "until"):  # not read: a command of that name ends in a problem
-            written = Part("text", self.chars[self.at : self.at + len(keyword)])
-            command = Simple([(written,)], (), [], self.index(self.at))
+        elif keyword in ("select", "until"):
+            command = self.not_read(len(keyword))
             self.loop(keyword)
         elif match := _FUNCTION.match(self.text, self.at):
             self.at = match.end()
-            command = Function(match[1] or match[2], self.command())
+            self.command()
+            command = Function(match[1] or match[2])
         else:
             command = self.simple()
         if not isinstance(command, Simple) and self.redirects():
             self.simple()  # the redirections of a compound command
         return command
 
+    def not_read(self, length: int) -> Simple:
+        """Return a construct as a command of one word, which ends in a problem if it is reached."""
+        return Simple([(Part("text", self.chars[self.at : self.at + length]),)], (), [], self.index(self.at))
+
     def branching(self) -> Branching:
         arms = []
         while self.keyword() in ("if", "elif"):
             self.at += len(self.keyword())
-            condition = self.commands(("then",))
+            condition = self.commands()
             self.take("then")
-            arms.append((condition, self.commands(("elif", "else", "fi"))))
-        otherwise = self.commands(("fi",)) if self.take("else") else []
+            arms.append((condition, self.commands()))
+        otherwise = self.commands() if self.take("else") else []
         self.take("fi")
         return Branching(arms, otherwise)
 
@@ -264,7 +255,7 @@ class _Parser:
                 patterns.append(self.word())
                 self.at += self.text[self.at : self.at + 1] == "|" or self.at == begin
             self.at += 1
-            arms.append((patterns, self.commands(("esac",))))
+            arms.append((patterns, self.commands(in_case=True)))
             self.at += 2 * self.text.startswith(";;", self.at)
             if self.keyword() not in ("esac", ""):
                 self.at += len(self.keyword())
@@ -276,11 +267,14 @@ class _Parser:
         self.at += len(keyword)
         self.skip()
         if keyword in ("while", "until"):
-            return While(self.commands(("do",)), self.body(), index)
+            begin, condition = self.at, self.commands()
+            return While(condition, self.text[begin : self.at], self.body(), index)
         if self.text.startswith("((", self.at) and (end := self.brackets(self.at)):
-            passes = Pipeline(False, [Sum(self.text[self.at + 2 : end - 2], index)])
+            header, written = self.text[self.at : end], self.not_read(end - self.at)
+            passes: Parts = (Part("output", self.chars[self.at : end]),)  # of which nothing is known
             self.at = end
-            return While([AndOr([("", passes)], index)], self.body(), index)
+            body, counting = self.body(), _COUNTING.fullmatch(header)
+            return For(counting[1], [passes], body, index) if counting else written
         name = "".join(character for part in self.word() for character, _ in part.chars)
         self.skip(newlines=True)
         words: list[Parts] = [(Part("name", [("$@", index)], True, "@"),)]
@@ -294,7 +288,7 @@ class _Parser:
         self.at += self.text[self.at : self.at + 1] == ";"
         self.skip(newlines=True)
         self.take("do")
-        body = self.commands(("done",))
+        body = self.commands()
         self.take("done")
         return body
 

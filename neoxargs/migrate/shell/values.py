@@ -82,8 +82,7 @@ class Source:
 
     def place(self, index: int, width: int = 1) -> Place:
         line = bisect_right(self._starts, index)
-        content = self._lines[line - 1] if line <= len(self._lines) else ""
-        return Place(self.name, line, index - self._starts[line - 1] + 1, content, max(1, width))
+        return Place(self.name, line, index - self._starts[line - 1] + 1, self._lines[line - 1], max(1, width))
 
     def word(self, chars: Chars) -> Word:
         return Word(text_of(chars), self.place(chars[0][1] if chars else 0, len(chars)), unknowns_of(chars))
