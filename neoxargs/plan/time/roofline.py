@@ -8,9 +8,9 @@ dropout) only moves numbers: memory/traffic.py counts them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width, head_dim, layer_window, qkv_rows, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
@@ -32,8 +32,7 @@ PRODUCTS, FROZEN_PRODUCTS = 3, 2
 FUSED_FORWARD, FUSED = 2, 7
 
 
-@dataclass(frozen=True)
-class Time:
+class Time(Record):
     """Seconds of one micro batch on one rank."""
 
     products: float
@@ -44,17 +43,8 @@ class Time:
     def total(self) -> float:
         return self.products + self.attention + self.elementwise
 
-    def plus(self, other: Time) -> Time:
-        return Time(
-            self.products + other.products, self.attention + other.attention, self.elementwise + other.elementwise
-        )
 
-    def times(self, factor: float) -> Time:
-        return Time(self.products * factor, self.attention * factor, self.elementwise * factor)
-
-
-@dataclass(frozen=True)
-class Rates:
+class Rates(Record):
     """What kernels reach on a device: operations and bytes per second."""
 
     products: float
@@ -107,8 +97,9 @@ def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time,
     attention = _attention(sizes, rates)
     once = _products(sizes, rates)
     forward, backward = passes(sizes)
-    moved = sizes.hidden * _fused(sizes)
-    elementwise = (forward + backward) * moved / rates.memory
+    # What elementwise kernels move, relative to the count of torch's own.
+    fused = sizes.assumed.eager * (sizes.assumed.compiled if sizes.config.fusion.compile_layers else 1.0)
+    elementwise = (forward + backward) * (sizes.hidden * fused) / rates.memory
     share = forward / (forward + backward)
     return Time(once, attention[0], elementwise * share), Time(
         _products_of(sizes.config) * once, attention[1], elementwise
@@ -117,12 +108,6 @@ def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time,
 
 def _products_of(config: Config) -> int:
     return FROZEN_PRODUCTS if is_frozen(config) else PRODUCTS
-
-
-def _fused(sizes: ActivationSizes) -> float:
-    """Return how much elementwise kernels move, relative to the count of torch's own."""
-    compiled = sizes.assumed.compiled if sizes.config.fusion.compile_layers else 1.0
-    return sizes.assumed.eager * compiled
 
 
 def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:
