@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from neoxargs.base import record
 from neoxargs.base.problems import Problems, render
+from neoxargs.base.record import replace
 from neoxargs.plan.command import plan_and_suggest
 from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.assumptions import (
@@ -147,7 +145,7 @@ def test_unfused_attention_stores_scores_and_is_slower(middle: str) -> None:
     options = PlanOptions([middle], ["precision=bfloat16"], gpus=8, device="A100")
     fused, _ = plan_and_suggest(options)
     unfused = make_plan(fused.spec, replace(fused.target, assumed=with_changes(["unfused_attention=1"])))
-    assert plan_and_suggest(record.replace(options, attention="unfused"))[0].speed == unfused.speed
+    assert plan_and_suggest(replace(options, attention="unfused"))[0].speed == unfused.speed
     shape = fused.config.shape
     scores = fused.config.batch.train_micro_batch_size_per_gpu * shape.num_attention_heads * shape.seq_length**2
     more = unfused.fullest.phases["forward"]["activations"] - fused.fullest.phases["forward"]["activations"]

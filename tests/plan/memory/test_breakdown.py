@@ -8,13 +8,13 @@ from neoxargs.plan.command import plan_and_suggest
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.memory.breakdown import RankMemory
 from tests.support.paths import CONFIGS
+from tests.support.plans import planned
 
 COMMON = ("precision=fp16", "zero_optimization.stage=1", "zero_optimization.reduce_bucket_size=100000000")
 
 
 def first_stage(path: str, *changes: str) -> RankMemory:
-    options = PlanOptions([path], [*COMMON, *changes], gpus=8, device="A100", assume=["workspace=0"])
-    return plan_and_suggest(options)[0].stage_memory[0]
+    return planned(path, *COMMON, *changes, device="A100", assume=["workspace=0"]).stage_memory[0]
 
 
 def test_a_pipeline_reduces_gradients_after_its_last_backward_pass(middle: str) -> None:
