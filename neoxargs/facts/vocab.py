@@ -188,8 +188,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise ValueError("the file ends in the middle of a number")
 
 
-def _json(path: str | None) -> Any:
-    assert path is not None
+def _json(path: str) -> Any:
     return _parsed(path, stamp(path))
 
 

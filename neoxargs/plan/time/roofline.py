@@ -74,21 +74,14 @@ VOLTA, HOPPER = 7, 9
 
 def layer_time(sizes: ActivationSizes, device: Device, layer: int) -> tuple[Time, Time]:
     """Return the time of a layer: of its forward pass, and of forward and backward pass."""
-    if recurrence := recurrent.memory(sizes.config, layer):
-        return _recurrent_time(sizes, device, matrices_of_layer(sizes.config, layer), recurrence)
-    return _attention_layer_time(sizes, device)
-
-
-def _recurrent_time(
-    sizes: ActivationSizes, device: Device, elements: int, recurrence: recurrent.Memory
-) -> tuple[Time, Time]:
-    """Return the time of a layer whose matrices have this many elements; its recurrence moves more than it computes."""
+    recurrence = recurrent.memory(sizes.config, layer)
+    if recurrence is None:
+        return _attention_layer_time(sizes, device)
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
-    once = 2.0 * sizes.tokens * elements / sizes.tensor / rates.products
-    forward, backward = recurrence.moved(sizes)
-    return Time(once, 0.0, forward / rates.memory), Time(
-        _products_of(sizes.config) * once, 0.0, (forward + backward) / rates.memory
-    )
+    once = 2.0 * sizes.tokens * matrices_of_layer(sizes.config, layer) / sizes.tensor / rates.products
+    forward, backward = recurrence.moved(sizes)  # a recurrence moves more than it computes
+    both = Time(_products_of(sizes.config) * once, 0.0, (forward + backward) / rates.memory)
+    return Time(once, 0.0, forward / rates.memory), both
 
 
 @lru_cache(maxsize=1)  # of one plan, for all stages
@@ -101,9 +94,8 @@ def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time,
     fused = sizes.assumed.eager * (sizes.assumed.compiled if sizes.config.fusion.compile_layers else 1.0)
     elementwise = (forward + backward) * (sizes.hidden * fused) / rates.memory
     share = forward / (forward + backward)
-    return Time(once, attention[0], elementwise * share), Time(
-        _products_of(sizes.config) * once, attention[1], elementwise
-    )
+    both = Time(_products_of(sizes.config) * once, attention[1], elementwise)
+    return Time(once, attention[0], elementwise * share), both
 
 
 def _products_of(config: Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.plan.command import plan_and_suggest
+from neoxargs.plan.command import plan_of
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.memory.breakdown import RankMemory
 from tests.support.paths import CONFIGS
@@ -56,7 +56,7 @@ def test_selective_recomputation_holds_outputs_until_a_layer_ends(names: tuple[s
     files = [str(CONFIGS / folder / f"{name}.yml") for folder, name in (("models", model), ("layouts", layout))]
     changes = ["checkpoint_activations=selective", "precision=bfloat16"]
     changes += ["sequence_parallel=false"] * layout.startswith("tp")  # as they were traced
-    plan, _ = plan_and_suggest(PlanOptions(files, changes, gpus=64, device="H100"))
+    plan = plan_of(PlanOptions(files, changes, gpus=64, device="H100"))
     phases = plan.stage_memory[0].phases.values()
     most = max(parts.get("activations", 0) + parts.get("logits", 0) for parts in phases)
     assert most / 2**20 == pytest.approx(TRACED[names], rel=0.01)
