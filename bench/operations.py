@@ -18,8 +18,8 @@ from neoxargs.facts.attention import attention_width
 from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.model import matrices_of_layer, mlp_width
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.plan.memory.activations import recomputed_groups, stops_early
 from neoxargs.plan.memory.attention import share_unfused
-from neoxargs.plan.memory.recompute import recomputed_groups, stops_early
 from neoxargs.plan.memory.stages import Stage
 
 

@@ -115,7 +115,8 @@ def verdict(case: Case, plan: Plan) -> Verdict:
         return published.plan_of(replace(case, changes=merged(case.changes, changes)))
 
     began = time.monotonic()
-    result = Search(plan.config, case.per_host, planned).run(case.gpus)
+    samples = plan.config.batch.train_batch_size
+    result = Search(plan.config, case.per_host, planned, lambda count: None, samples).run(case.gpus)
     smaller = [found for found in result.fitting if found.memory <= plan.fullest.peak]
     faster = [found for found in smaller if found.seconds < plan.speed.step * (1 - SAME)]
     better = min(faster, key=lambda found: found.seconds, default=None)

@@ -110,7 +110,7 @@ def asked_of_kernel(config: Config, layer: int) -> Asked:
 
 def obstacle(kernel: str, asked: Asked, place: Place) -> str:
     """Return why a kernel cannot compute what a layer asks, or only by storing all scores; empty if it can."""
-    torch = ".".join(map(str, place.torch))
+    torch, width = ".".join(map(str, place.torch)), asked.width
     reasons: dict[str, object] = {}
     if kernel in ("flex", "varlen"):
         reasons = {
@@ -123,18 +123,16 @@ def obstacle(kernel: str, asked: Asked, place: Place) -> str:
     if kernel == "flex":
         reasons |= {
             "Triton or a C compiler is missing": not place.compiles,
-            f"it needs heads of a multiple of 16 dimensions, up to 256, not of {asked.width}": asked.width
-            not in FLEX_WIDTHS,
-            f"with torch {torch}, it needs heads of a power of two of dimensions, not of {asked.width}": (
-                asked.width.bit_count() > 1 and place.torch < TORCH_WITH_ALL_WIDTHS
+            f"it needs heads of a multiple of 16 dimensions, up to 256, not of {width}": width not in FLEX_WIDTHS,
+            f"with torch {torch}, it needs heads of a power of two of dimensions, not of {width}": (
+                width.bit_count() > 1 and place.torch < TORCH_WITH_ALL_WIDTHS
             ),
         }
     elif kernel == "varlen":
         reasons |= {
             f"torch {torch} does not have it; 2.13 has": place.torch < TORCH_WITH_VARLEN,
             "it computes in fp16 and bf16 only": not asked.half,
-            f"it needs heads of a multiple of 8 dimensions, up to 256, not of {asked.width}": asked.width
-            not in FLASH_WIDTHS,
+            f"it needs heads of a multiple of 8 dimensions, up to 256, not of {width}": width not in FLASH_WIDTHS,
             "it has no ALiBi": asked.bias == "alibi",
             "it cannot bound scores": asked.rule.softcap,
             f"it has no {asked.kind} blocks": asked.sparse,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from neoxargs.base.record import Record
 from neoxargs.facts import ramp_phases
 from neoxargs.facts.mistakes import Mistakes
 
@@ -34,11 +33,9 @@ class Stage(NamedTuple):
     """Samples of each."""
 
 
-class BatchSizes(Record):
+class BatchSizes(ramp_phases.Ramp):
     """The batch sizes of a run, and of its steps from a position on: from its beginning, or where it was resumed."""
 
-    begins: Sequence[tuple[int, int]]
-    """Number of consumed samples from which on a batch has a size, and that size; the first begins at 0."""
     iteration: int = 0
     """Steps before the position."""
     samples: int = 0
@@ -69,10 +66,6 @@ class BatchSizes(Record):
         return BatchSizes(self.begins, iteration, samples)
 
     @property
-    def changes(self) -> bool:
-        return len(self.begins) > 1
-
-    @property
     def first(self) -> int:
         """The size of the run's first batch."""
         return self.begins[0][1]
@@ -81,10 +74,6 @@ class BatchSizes(Record):
     def last(self) -> int:
         """The size of the batches after the ramp, which is `train_batch_size`."""
         return self.begins[-1][1]
-
-    def after(self, samples: int) -> int:
-        """Return the size of the batch that follows after so many samples."""
-        return self.begins[bisect_right(self.begins, samples, key=_first) - 1][1]
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -119,17 +108,13 @@ class BatchSizes(Record):
 
     def _stage(self, iteration: int) -> Stage:
         stages = self.stages
-        return stages[max(0, bisect_right(stages, iteration, key=_first) - 1)]
+        return stages[max(0, bisect_right(stages, iteration, key=lambda each: each.iteration) - 1)]
 
     def iterations_by_size(self, until: int) -> dict[int, int]:
         """Return batch size -> iterations from the position up to iteration `until`."""
         ends = [*(stage.iteration for stage in self.stages[1:]), until]
         counts = {stage.size: min(end, until) - stage.iteration for stage, end in zip(self.stages, ends, strict=True)}
         return {size: count for size, count in counts.items() if count > 0}
-
-
-def _first(of: Sequence[int]) -> int:
-    return of[0]
 
 
 def is_valid(ramp: Sequence[Any], size: Any) -> bool:

@@ -48,18 +48,14 @@ def describe(config: Config) -> list[tuple[str, str]]:
 
 def batch_equation(config: Config, with_sources: bool = True) -> str:
     """Return the batch equation in numbers. with_sources: with the places where the numbers are set."""
-    sizes = config.batch
-    terms = (
-        ("train_batch_size", "{:,} samples{}", sizes.train_batch_size),
-        ("train_micro_batch_size_per_gpu", " = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
-        ("gradient_accumulation_steps", " x accumulation {:,}{}", sizes.gradient_accumulation_steps),
-    )
-    sources = {name for name, _, _ in terms if with_sources and config.is_set(name)}
-    words = (
-        template.format(number, f" ({config.source(name).short})" if name in sources else "")
-        for name, template, number in terms
-    )
-    return f"{''.join(words)} x data {Layout.of(config).data:,}"
+
+    def number(name: str, noun: str = "") -> str:
+        source = f" ({config.source(name).short})" if with_sources and config.is_set(name) else ""
+        return f"{config.get(name):,}{noun}{source}"
+
+    samples, micro = number("train_batch_size", " samples"), number("train_micro_batch_size_per_gpu")
+    steps = number("gradient_accumulation_steps")
+    return f"{samples} = micro batch {micro} x accumulation {steps} x data {Layout.of(config).data:,}"
 
 
 def model(config: Config) -> Iterator[str]:

@@ -62,14 +62,11 @@ class GradientSum(Record):
             return ""
         if self.way == "one bit":
             return f"the optimizer averages the momentum of {self.ranks} replicas, compressed to one bit"
+        when, which = "during" if self.overlaps else "after", "every" if self.every_micro_batch else "the last"
         how = {
             "all-reduce": "in an all-reduce after the backward pass",
-            "buckets": "reduce-scattered in buckets "
-            + ("during" if self.overlaps else "after")
-            + " the last backward pass",
-            "ZeRO": f"by ZeRO-{self.stage} "
-            + ("during" if self.overlaps else "after")
-            + (" every backward pass" if self.every_micro_batch else " the last backward pass"),
+            "buckets": f"reduce-scattered in buckets {when} the last backward pass",
+            "ZeRO": f"by ZeRO-{self.stage} {when} {which} backward pass",
         }[self.way]
         error = "" if self.dtype == "fp32" else f" (expected rounding error of the mean: {100 * self.error:.2g}%)"
         numbers = {"replicas": self.ranks // self.context, "context parallel ranks": self.context}

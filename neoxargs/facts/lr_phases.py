@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.length_units import UNITS, order_hint
 from neoxargs.facts.lengths import Sizes, iterations
-from neoxargs.facts.mistakes import Mistakes, wrong_keys
+from neoxargs.facts.mistakes import Mistakes, refuse_each, wrong_keys
 
 #: Style -> the share of the way from `to` to `from` that is left, of the share of the phase that has passed. These are
 #: the decays of Megatron-LM's WSD (`megatron/core/optimizer_param_scheduler.py`).
@@ -39,24 +39,20 @@ class Phase(NamedTuple):
 
 def phases(listed: Sequence[Any], lr: float, sizes: Sizes) -> list[Phase]:
     """Return the phases of `lr_schedule`. Raises Mistakes with everything that is wrong."""
-    problems: list[tuple[int, str, str]] = []
-    for number, given in enumerate(listed, 1):
-        problems += ((number, *problem) for problem in _wrong(given, number == 1, number == len(listed), sizes))
+    refuse_each(listed, lambda given, number: _wrong(given, number == 1, number == len(listed), sizes))
     found: list[Phase] = []
-    for number, given in enumerate([] if problems else listed, 1):
+    for number, given in enumerate(listed, 1):
         phase = _phase(given, found[-1] if found else None, lr, sizes)
         begin = found[-1].until if found else 0
         if phase.until > begin:
             found.append(phase)
         elif "until" in given:
             what = f"until ({phase.until:,} iterations) must be after the end of the phase before it ({begin:,})"
-            problems.append((number, what, order_hint(given["until"])))
-            break
+            raise Mistakes([(f"phase {number}", what, order_hint(given["until"]))])
         else:
             what = f"until ({begin:,} iterations) must be before the end of the run ({sizes.iterations:,}), where the "
-            problems.append((number - 1, f"{what}last phase ends", "end it earlier, or increase train_iters"))
-    if problems:
-        raise Mistakes([(f"phase {number}", what, hint) for number, what, hint in problems])
+            what += "last phase ends"
+            raise Mistakes([(f"phase {number - 1}", what, "end it earlier, or increase train_iters")])
     return found
 
 

@@ -92,11 +92,8 @@ class LearningRateCurve(Record):
             # GPT-NeoX exceeds lr in the first iteration of a warm-up that is shorter than one iteration.
             return self.lr * min(1.0, max(iteration, 0 if self.from_zero else first) / self.warmup_iters)
         if self.style in MEGATRON:
-            return (
-                max(MEGATRON[self.style](self, iteration), self.min_lr)
-                if iteration <= self.decay_iters
-                else self.min_lr
-            )
+            decayed = MEGATRON[self.style](self, iteration) if iteration <= self.decay_iters else self.min_lr
+            return max(decayed, self.min_lr)
         # Not 0, for a run that consists of its warm-up.
         span = max(self.decay_iters - self.warmup_iters, 1e-9)
         return max(_DECAYS[self.style](self, (iteration - self.warmup_iters) / span), self.min_lr)

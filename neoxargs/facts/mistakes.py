@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from neoxargs.base.problems import did_you_mean
@@ -14,6 +14,17 @@ class Mistakes(Exception):
     def __init__(self, problems: Sequence[tuple[str, str, str]]) -> None:
         self.problems = problems
         super().__init__(problems)
+
+
+def refuse(problems: Iterable[tuple[str, str, str]]) -> None:
+    """Raise Mistakes if there are any."""
+    if found := list(problems):
+        raise Mistakes(found)
+
+
+def refuse_each(listed: Sequence[Any], wrong: Callable[[Any, int], Iterator[tuple[str, str]]]) -> None:
+    """Raise Mistakes with what is wrong with the phases by themselves. wrong: of a phase and its number, from 1 on."""
+    refuse((f"phase {number}", *found) for number, given in enumerate(listed, 1) for found in wrong(given, number))
 
 
 def wrong_keys(given: Any, keys: Sequence[str], entry: str, example: str) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from neoxargs.facts.data import added
 from neoxargs.facts.length_units import UNITS, order_hint
 from neoxargs.facts.lengths import Sizes, samples
 from neoxargs.facts.lr_phases import CONSTANT, LEFT
-from neoxargs.facts.mistakes import Mistakes, wrong_keys
+from neoxargs.facts.mistakes import Mistakes, refuse_each, wrong_keys
 from neoxargs.facts.position import Position
 
 KEYS = ("style", "until", "weights", "temperature")
@@ -183,21 +183,15 @@ def _shares(weights: Sequence[float]) -> list[float]:
 
 def phases(listed: Sequence[Any], sources: int, sizes: Sizes) -> list[Phase]:
     """Return the phases of `train_data_mixture`. Raises Mistakes with everything that is wrong."""
-    names = [f"phase {number}" for number in range(1, len(listed) + 1)]
-    problems: list[tuple[str, str, str]] = []
-    for name, given in zip(names, listed, strict=True):
-        problems += ((name, *problem) for problem in _wrong(given, name == names[-1], sources, sizes))
+    refuse_each(listed, lambda given, number: _wrong(given, number == len(listed), sources, sizes))
     found: list[Phase] = []
-    for name, given in zip(names, [] if problems else listed, strict=not problems):
+    for number, given in enumerate(listed, 1):
         until = samples(given["until"], sizes) if "until" in given else None
         if until and found and until <= (found[-1].until or 0):
             what = f"until ({until:,} samples) must be after the end of the phase before it ({found[-1].until:,})"
-            problems.append((name, what, order_hint(given["until"])))
-            break
+            raise Mistakes([(f"phase {number}", what, order_hint(given["until"]))])
         style, temperature = given.get("style", CONSTANT), float(given.get("temperature", 1))
         found.append(Phase(style, until, given.get("weights"), temperature))
-    if problems:
-        raise Mistakes(problems)
     return found
 
 

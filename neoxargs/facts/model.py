@@ -176,16 +176,11 @@ def _vectors_of_layer(config: Config, layer: int) -> int:
     if not has_attention(config, layer):
         recurrence = RECURRENCES[layer_kind(config, layer)]
         return recurrence.others(config) + recurrence.norms(config) * norm_size(config)
-    return _biases(config, layer) + norms_of_block(config) * norm_size(config) + head_norms_size(config)
-
-
-def _biases(config: Config, layer: int) -> int:
-    hidden = config.shape.hidden_size
-    attention = sum(weight.numel for weight in attention_weights(config) if not weight.multiplies)
-    mlp = mlp_rows(config) + hidden if config.mlp.use_bias_in_mlp else 0
+    biases = mlp_rows(config) + config.shape.hidden_size if config.mlp.use_bias_in_mlp else 0
     if has_experts(config, layer):
-        return attention + (mlp + 2 if has_dense_network(config) else 0)
-    return attention + mlp
+        biases = biases + 2 if has_dense_network(config) else 0
+    biases += sum(weight.numel for weight in attention_weights(config) if not weight.multiplies)
+    return biases + norms_of_block(config) * norm_size(config) + head_norms_size(config)
 
 
 def compiles_cross_entropy(config: Config) -> bool:

@@ -6,15 +6,32 @@ beginning; tokens are rounded down to samples, as in Megatron-LM's `--step-batch
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from neoxargs.base.record import Record
 from neoxargs.facts.length_units import length
-from neoxargs.facts.mistakes import Mistakes, wrong_keys
+from neoxargs.facts.mistakes import Mistakes, refuse_each, wrong_keys
 
 Begins = list[tuple[int, int]]
 #: How a phase may end. A share of the run is none: a run that is made longer would have had other sizes before.
 ENDS = "write iterations (2000), or a number with a unit (20B tokens, 5M samples)"
+
+
+class Ramp(Record):
+    """A size along a run: of its batches, or of their sequences."""
+
+    begins: Sequence[tuple[int, int]]
+    """Number of consumed samples from which on a step has a size, and that size; the first begins at 0."""
+
+    @property
+    def changes(self) -> bool:
+        return len(self.begins) > 1
+
+    def after(self, samples: int) -> int:
+        """Return the size of the step that follows after so many samples."""
+        return self.begins[bisect_right(self.begins, samples, key=lambda each: each[0]) - 1][1]
 
 
 def begins(
@@ -25,18 +42,13 @@ def begins(
     key: of the size, which counts `unit`. tokens: of a sample. samples_after: returns the samples of so many iterations
     of a run with these phases.
     """
-    problems = [
-        (f"phase {number}", *problem)
-        for number, given in enumerate(listed, 1)
-        for problem in _wrong(given, number == len(listed), key, unit)
-    ]
+    refuse_each(listed, lambda given, number: _wrong(given, number == len(listed), key, unit))
     found: Begins = []
     end = 0
-    for number, given in enumerate([] if problems else listed, 1):
+    for number, given in enumerate(listed, 1):
         if found and given[key] <= (before := found[-1][1]):
             what = f"{key} ({given[key]}) must be larger than that of the phase before it ({before})"
-            problems.append((f"phase {number}", what, "list the phases from the smallest to the largest"))
-            break
+            raise Mistakes([(f"phase {number}", what, "list the phases from the smallest to the largest")])
         found.append((end, given[key]))
         until = length(given["until"]) if "until" in given else None
         if until is None:
@@ -47,10 +59,7 @@ def begins(
             end = int(until.number / (tokens if until.unit == "token" else 1) + 1e-9)
         if end <= found[-1][0]:
             what = f"until ({end:,} samples) must be after the end of the phase before it ({found[-1][0]:,})"
-            problems.append((f"phase {number}", what, "put the phases in the order of their ends"))
-            break
-    if problems:
-        raise Mistakes(problems)
+            raise Mistakes([(f"phase {number}", what, "put the phases in the order of their ends")])
     return found
 
 

@@ -7,24 +7,19 @@ A step reads the same samples and has as many tokens as without phases.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from neoxargs.base.record import Record
 from neoxargs.facts import ramp_phases
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.mistakes import Mistakes, refuse
 
 #: The parameter that lists phases.
 PHASES = "seq_length_schedule"
 
 
-class SequenceLengths(Record):
+class SequenceLengths(ramp_phases.Ramp):
     """The lengths of a run's sequences."""
-
-    begins: Sequence[tuple[int, int]]
-    """Number of consumed samples from which on a step has a length, and that length; the first begins at 0."""
 
     @classmethod
     def of(cls, get: Callable[[str], Any]) -> SequenceLengths:
@@ -40,14 +35,6 @@ class SequenceLengths(Record):
             except Mistakes:
                 pass
         return cls([(0, get("seq_length"))])
-
-    @property
-    def changes(self) -> bool:
-        return len(self.begins) > 1
-
-    def after(self, samples: int) -> int:
-        """Return the length of the sequences of the step that follows after so many samples."""
-        return self.begins[bisect_right(self.begins, samples, key=lambda each: each[0]) - 1][1]
 
     def shorter(self, samples: int) -> int | None:
         """Return the length of the step after so many samples; None if its sequences are whole samples."""
@@ -74,20 +61,15 @@ class SequenceLengths(Record):
 def begins_of_phases(listed: Sequence[Any], seq_length: int, sizes: BatchSizes) -> ramp_phases.Begins:
     """Return the begins of `seq_length_schedule`. Raises Mistakes with everything that is wrong."""
     found = ramp_phases.begins(listed, "length", "tokens", seq_length, lambda count, _: sizes.samples_after(count))
-    wrong = [
-        (
-            f"phase {number}",
-            f"length ({length}) does not divide seq_length ({seq_length})",
-            _nearest(length, seq_length),
-        )
+    what = "length ({}) does not divide seq_length ({})"
+    refuse(
+        (f"phase {number}", what.format(length, seq_length), _nearest(length, seq_length))
         for number, (_, length) in enumerate(found, 1)
         if seq_length % length
-    ]
-    if not wrong and found[-1][1] != seq_length:
+    )
+    if found[-1][1] != seq_length:
         what = f"length ({found[-1][1]}) must be seq_length ({seq_length})"
-        wrong.append((f"phase {len(found)}", what, f"end with a phase of length {seq_length}"))
-    if wrong:
-        raise Mistakes(wrong)
+        raise Mistakes([(f"phase {len(found)}", what, f"end with a phase of length {seq_length}")])
     return found
 
 

@@ -201,7 +201,8 @@ class Timeline(Record):
         options = self.config.training
         if not options.eval_iters or options.do_valid is False or not self.validates:
             return []
-        return self._left({*evaluation_iterations(self.config), self.iterations})
+        every = options.eval_interval
+        return self._left({*(range(every, self.iterations, every) if every else ()), self.iterations})
 
     @property
     def validation_sets(self) -> int:
@@ -252,13 +253,6 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
             chosen.add(iteration)
             iteration = math.ceil(iteration * factor)
     return frozenset(each for each in chosen if 0 < each < train_iters)
-
-
-def evaluation_iterations(config: Config) -> range:
-    """Return the iterations after which the validation loss is computed, in addition to the last one."""
-    options = config.training
-    every = options.eval_interval if options.eval_iters and options.do_valid is not False else 0
-    return range(every, options.train_iters, every) if every else range(0)
 
 
 def checkpoint_bytes(config: Config) -> int:

@@ -37,18 +37,18 @@ def section(timeline: Timeline, measured: Sequence[Point] = ()) -> str:
         "evaluation": [evaluation(timeline)],
         "checkpoints": [saves(timeline)],
     }
-    return description(rows) + (_drawn(*_charts(timeline, measured)) if timeline.left else "") + _sources(timeline)
+    drawn = ""
+    if timeline.left:
+        first, *others = _charts(timeline, measured)
+        small = "".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in others)
+        drawn = f'{figure(first)}\n<div class="charts">{small}</div>\n'
+    return description(rows) + drawn + _sources(timeline)
 
 
 def description(rows: Mapping[str, Sequence[str]]) -> str:
     """Return labels with the lines of each."""
     listed = (f"<dt>{label}</dt><dd>{'<br>'.join(map(escape, lines))}</dd>" for label, lines in rows.items() if lines)
     return f'<dl class="description">{"".join(listed)}</dl>\n'
-
-
-def _drawn(first: Chart, *others: Chart) -> str:
-    small = "".join(f"<figure>{draw(chart, PHONE)}</figure>" for chart in others)
-    return f'{figure(first)}\n<div class="charts">{small}</div>\n'
 
 
 def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
@@ -60,9 +60,8 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
         decays = [(float(iteration), decay) for iteration, decay in timeline.weight_decays]
         yield Chart("Weight decay", "", [Series("weight decay", "test", decays)], steps=steps)
     if len(timeline.batches) > 1:
-        yield Chart(
-            "Batch size", "samples", [Series("batch size", "train", _stairs(timeline, timeline.batches))], steps=steps
-        )
+        sizes = Series("batch size", "train", _stairs(timeline, timeline.batches))
+        yield Chart("Batch size", "samples", [sizes], steps=steps)
     if len(timeline.sequences) > 1:
         lengths = Series("sequence length", "train", _stairs(timeline, timeline.sequences))
         yield Chart("Sequence length", "tokens", [lengths], steps=steps)
@@ -79,11 +78,9 @@ def _charts(timeline: Timeline, measured: Sequence[Point]) -> Iterator[Chart]:
     done = ("done already", float(timeline.tokens(timeline.start))) if timeline.start else None
     yield Chart("Tokens", "", [Series("tokens", "train", line)], level=done, steps=steps)
     if timeline.disk_bytes:
-        disk = [(float(iteration), size) for iteration, size in timeline.disk]
+        disk = Series("checkpoints", "validation", [(float(iteration), size) for iteration, size in timeline.disk])
         most = ("at most, while one is written", float(timeline.disk_bytes))
-        yield Chart(
-            "Checkpoints on disk", "bytes", [Series("checkpoints", "validation", disk)], level=most, steps=steps
-        )
+        yield Chart("Checkpoints on disk", "bytes", [disk], level=most, steps=steps)
 
 
 def _stairs(timeline: Timeline, sizes: Sequence[tuple[int, int]]) -> list[Point]:

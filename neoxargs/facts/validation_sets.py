@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.data import path_list
-from neoxargs.facts.mistakes import Mistakes
+from neoxargs.facts.mistakes import refuse
 
 KEYS = ("data_paths", "data_weights", "label_data_paths", "weight")
 #: The split that sets belong to. The data of a set is the part `validation/NAME`.
@@ -37,15 +37,13 @@ def validation_sets(value: Mapping[str, Any] | None) -> list[ValidationSet]:
     """Return the sets of `validation`. Raises Mistakes with everything that is wrong."""
     named = [(str(name), given if isinstance(given, dict) else {"data_paths": given})
              for name, given in (value or {}).items()]  # fmt: skip
-    problems = [(name, *problem) for name, given in named for problem in _wrong(name, given)]
-    if problems:
-        raise Mistakes(problems)
-    return [_set(name, given) for name, given in named]
-
-
-def _set(name: str, given: Mapping[str, Any]) -> ValidationSet:
-    paths, labels = path_list(given["data_paths"]), path_list(given.get("label_data_paths"))
-    return ValidationSet(name, paths, given.get("data_weights") or [1.0] * len(paths), labels, given.get("weight", 1.0))
+    refuse((name, *problem) for name, given in named for problem in _wrong(name, given))
+    found = []
+    for name, given in named:
+        paths, labels = path_list(given["data_paths"]), path_list(given.get("label_data_paths"))
+        weights = given.get("data_weights") or [1.0] * len(paths)
+        found.append(ValidationSet(name, paths, weights, labels, given.get("weight", 1.0)))
+    return found
 
 
 def mean_loss(sets: Sequence[ValidationSet], losses: Mapping[str, float]) -> float:

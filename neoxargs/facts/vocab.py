@@ -76,8 +76,8 @@ def vocabulary_hashes(tokenizer_type: str, vocab_file: str | None) -> Vocabulary
 def ids_of_tokens(tokenizer_type: str, vocab_file: str | None) -> dict[str, int] | None:
     """Return token -> id of a vocabulary; None if it cannot be known without the tokenizer."""
     try:
-        return _IDS[tokenizer_type](_json(str(tokenizer_file(vocab_file or ""))))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # SentencePiece, or a malformed file
+        return _ids(_json(str(tokenizer_file(vocab_file or "")))) if tokenizer_type in SAME_VOCABULARY else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # a malformed file
         return None
 
 
@@ -87,7 +87,7 @@ def merges_of(tokenizer_type: str, vocab_file: str | None, merge_file: str | Non
         if tokenizer_type == "GPT2BPETokenizer":
             lines = read_regular(Path(merge_file or ""), MAX_BYTES).decode().splitlines()
             return {tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")}
-        model = _json(str(tokenizer_file(vocab_file or "")))["model"] if tokenizer_type in _IDS else {}
+        model = _json(str(tokenizer_file(vocab_file or "")))["model"] if tokenizer_type in SAME_VOCABULARY else {}
         if model.get("type") != "BPE" or model.get("dropout"):
             return set()
         return {tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]}
@@ -148,19 +148,17 @@ def tokenizer_file(path: str) -> Path:
 def _ids(tree: Any, *more: str) -> dict[str, int]:
     """Return token -> id of a tokenizer.json or vocab.json. more: tokens to add to it."""
     is_vocabulary = not isinstance(tree.get("model"), dict)  # `model` is a token of GPT-2
-    ids = _model_ids(tree if is_vocabulary else tree["model"]["vocab"])
+    vocabulary = tree if is_vocabulary else tree["model"]["vocab"]
+    if isinstance(vocabulary, list):  # pairs of token and score, of a Unigram model
+        ids = {token: id for id, (token, _) in enumerate(vocabulary)}
+    else:  # the library ignores other entries
+        ids = {token: id for token, id in vocabulary.items() if isinstance(id, int)}
     added = [] if is_vocabulary else [token["content"] for token in tree.get("added_tokens") or ()]
     following = len(ids)
     for token in (*added, *more):
         # As the library does, which ignores the ids of added tokens in the file.
         following = max(following, ids.setdefault(token, following) + 1)
     return ids
-
-
-def _model_ids(vocabulary: Any) -> dict[str, int]:
-    if isinstance(vocabulary, list):  # pairs of token and score, of a Unigram model
-        return {token: id for id, (token, _) in enumerate(vocabulary)}
-    return {token: id for token, id in vocabulary.items() if isinstance(id, int)}  # the library ignores other entries
 
 
 def _sentencepiece(vocab_file: str | None) -> int | None:
@@ -190,8 +188,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise ValueError("the file ends in the middle of a number")
 
 
-def _json(path: str | None) -> Any:
-    assert path is not None
+def _json(path: str) -> Any:
     return _parsed(path, stamp(path))
 
 
@@ -241,12 +238,6 @@ _COUNTS: dict[str, Callable[[str | None], int | None]] = {
     "HFGPT2Tokenizer": _hf_gpt2,
     "SPMTokenizer": _sentencepiece,
     "TiktokenTokenizer": lambda name: TIKTOKEN.get(name or ""),
-}
-
-_IDS: dict[str, Callable[[Any], dict[str, int]]] = {
-    "GPT2BPETokenizer": _ids,
-    "HFTokenizer": _ids,
-    "HFGPT2Tokenizer": _ids,
 }
 
 

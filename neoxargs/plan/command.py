@@ -40,19 +40,14 @@ def run(arguments: argparse.Namespace, texts: Sequence[Text] = (), left_out: Seq
 
         search = SearchOptions(arguments.fewest, arguments.left_out, arguments.write, arguments.html)
         return run_search(options, search)
-    _refuse_search_options(arguments)
-    return print_plan(options, arguments.html)
-
-
-def _refuse_search_options(arguments: argparse.Namespace) -> None:
-    given = {"--write": arguments.write is not None, "--left-out": arguments.left_out}
     unused = [
         Problem(f"{name} requires --search or --fewest", hint="add --search", id="search-option-without-search")
-        for name in given
-        if given[name]
+        for name, is_given in (("--write", arguments.write is not None), ("--left-out", arguments.left_out))
+        if is_given
     ]
     if unused:
         raise Problems(unused)
+    return print_plan(options, arguments.html)
 
 
 def print_plan(options: PlanOptions, page: str | None = None) -> int:
@@ -103,9 +98,7 @@ def _resolve(drafted: Draft, options: PlanOptions) -> RunSpec:
     gpus, per_host = (nodes * each, each) if nodes else (options.gpus, options.per_host)
     spec = complete_run(drafted, os.environ, gpus)
     kind, resources = choose_device(options, spec).kind, spec.resources
-    if gpus or kind != resources.device:
-        return on_hosts(spec, kind, per_host)
-    return spec
+    return on_hosts(spec, kind, per_host) if gpus or kind != resources.device else spec
 
 
 def _machines(drafted: Draft) -> tuple[int, int]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout, tensor_ranks_together
 from neoxargs.facts.model import vocabulary_rows
@@ -15,17 +15,15 @@ from neoxargs.facts.vocab import padded_vocab_size
 from neoxargs.hosts.device_table import ASSUMED_DEVICE, DEVICES, unknown_device
 from neoxargs.plan.given.assumptions import VOCABULARY, Assumptions
 from neoxargs.plan.given.errors import TENTH, UNNAMED, beyond, odds
-from neoxargs.plan.given.rates import Rates
 from neoxargs.plan.given.target import Target
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.breakdown import RankMemory, rank_memory
-from neoxargs.plan.memory.stages import Stage, parameters_by_part, pipeline_stages
+from neoxargs.plan.memory.stages import parameters_by_part, pipeline_stages
 from neoxargs.plan.time.speed import Speed, estimate_speed
 from neoxargs.runs.run_spec import RunSpec
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Record):
     """Placement, memory and speed of one run on one kind of device."""
 
     spec: RunSpec
@@ -38,7 +36,8 @@ class Plan:
     """Part of the model -> number of parameters."""
     stage_memory: list[RankMemory]
     """Memory of a rank of each pipeline stage; all ranks of a stage hold the same."""
-    speed: Speed
+    sizes: ActivationSizes
+    """Of the tensors of a micro batch, which memory and time depend on."""
 
     @property
     def config(self) -> Config:
@@ -54,6 +53,14 @@ class Plan:
         return Layout.of(self.config)
 
     @cached_property
+    def speed(self) -> Speed:
+        return self._speed(self.sizes)
+
+    def _speed(self, sizes: ActivationSizes) -> Speed:
+        stages, device = [rank.stage for rank in self.stage_memory], self.target.device
+        return estimate_speed(sizes, self.vocab_rows, stages, device, self.ranks_per_host, self.tensor_together)
+
+    @cached_property
     def fullest(self) -> RankMemory:
         """The rank of the stage with the highest peak."""
         return max(self.stage_memory, key=lambda rank: rank.peak)
@@ -66,7 +73,7 @@ class Plan:
 
     @property
     def ranks_per_host(self) -> int:
-        """Number of ranks on the host with the most ranks."""
+        """Number of ranks on the host with the most ranks, whose memory is the tightest."""
         return max(map(len, self.spec.resources.hosts.values()))
 
     @property
@@ -118,24 +125,15 @@ class Plan:
         """Factor of the 80 % interval of every time and rate."""
         assumed = self.target.assumed
         if self.target.rates:
-            error = self._error_of(self.target.rates)
+            # What the learned rates leave, with the error of the model of kernels and messages itself.
+            def seconds(changed: Assumptions) -> float:
+                return self._speed(ActivationSizes(self.config, self.sizes.kind, changed)).step
+
+            _, gradient = sensitivities(seconds, assumed, self.target.rates.values)
+            error = math.exp(TENTH * math.sqrt(self.target.rates.variance(gradient)))
         else:
             error = assumed.error_time if self.layout.ranks > 1 else assumed.error_time_one
         return error * assumed.beyond_time if self.beyond else error
-
-    def _error_of(self, rates: Rates) -> float:
-        """Return the error that the learned rates leave, with that of the model of kernels and messages itself."""
-        stages = [rank.stage for rank in self.stage_memory]
-
-        def seconds(assumed: Assumptions) -> float:
-            device, slots = self.target.device, self.ranks_per_host
-            together = self.tensor_together
-            return estimate_speed(
-                self.config, self.vocab_rows, stages, device, slots, assumed, tensor_together=together
-            ).step
-
-        _, gradient = sensitivities(seconds, self.target.assumed, rates.values)
-        return math.exp(TENTH * math.sqrt(rates.variance(gradient)))
 
     @property
     def memory_error(self) -> float:
@@ -195,18 +193,16 @@ class Plan:
 
 def make_plan(spec: RunSpec, target: Target) -> Plan:
     """Return the plan of `spec` on `target`. Raises Problems if the configuration is of several runs."""
-    config = spec.config
-    _check_single_run(config)
+    config, name = spec.config, "zero_optimization.stage"
+    if isinstance(values := config.get(name), list):
+        what = f"{name} ({values}) is a list of values for the autotuner; a plan needs a single value"
+        hint = f"add --set {name}={values[0] if values else 0}"
+        raise Problems(Problem(what, config.place(name), hint, id="plan-of-several-runs", about=(name,)))
     rows = rows_of(config)
-    stages: list[Stage] = pipeline_stages(config, rows)
-    kind, assumed = target.device.kind, target.assumed
-    sizes = ActivationSizes(config, kind, assumed)
-    memory = [rank_memory(config, stage, kind, target.zero_init, assumed, sizes) for stage in stages]
-    # Of the host with the most ranks, whose memory is the tightest.
-    ranks_per_host = max(map(len, spec.resources.hosts.values()))
-    together = tensor_ranks_together(config.parallel.model_parallel_size, map(len, spec.resources.hosts.values()))
-    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, assumed, sizes, together)
-    return Plan(spec, target, rows, vocabulary_rows(config) is None, parameters_by_part(config, rows), memory, speed)
+    sizes = ActivationSizes(config, target.device.kind, target.assumed)
+    memory = [rank_memory(sizes, stage, target.zero_init) for stage in pipeline_stages(config, rows)]
+    assumes_vocabulary = vocabulary_rows(config) is None
+    return Plan(spec, target, rows, assumes_vocabulary, parameters_by_part(config, rows), memory, sizes)
 
 
 def rows_of(config: Config) -> int:
@@ -231,12 +227,3 @@ def sensitivities(
 def model_variance(assumed: Assumptions) -> float:
     """Return the variance of log(measured / planned) between layouts, whatever the rates are."""
     return (math.log(assumed.error_layouts) / TENTH) ** 2
-
-
-def _check_single_run(config: Config) -> None:
-    name = "zero_optimization.stage"
-    stages = config.get(name)
-    if isinstance(stages, list):
-        what = f"{name} ({stages}) is a list of values for the autotuner; a plan needs a single value"
-        hint = f"add --set {name}={stages[0] if stages else 0}"
-        raise Problems([Problem(what, config.place(name), hint, id="plan-of-several-runs", about=(name,))])

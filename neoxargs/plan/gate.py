@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from neoxargs.base.problems import Problem, Problems, report
 from neoxargs.base.programs import Script
@@ -15,10 +14,9 @@ from neoxargs.hosts.devices import local_devices
 from neoxargs.plan.advice.smaller import suggest_changes
 from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions
-from neoxargs.plan.given.local_gpu import local_gpu
 from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.rates import Rates, beside, read_rates
-from neoxargs.plan.given.target import Target, local_cpu
+from neoxargs.plan.given.target import Target, local_cpu, local_gpu
 from neoxargs.plan.output.wording import NOTHING_FITS, verdict
 from neoxargs.runs.run_spec import RunSpec, complete_run
 from neoxargs.targets.planned import Planned
@@ -107,15 +105,13 @@ def _refuse(plan: Plan, request: Request) -> None:
     suggestions = suggest_changes(
         plan, lambda changes: complete_run(draft.with_values(changes), os.environ, request.gpus)
     )
-    changes = [" ".join(f"--set {override}" for override in change.overrides) for change in suggestions]
-    problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
+    few = suggestions[:MAX_SUGGESTIONS]
+    changes = [" ".join(f"--set {override}" for override in change.overrides) for change in few]
+    compared = " (deepy plan --search compares all layouts)"
+    instead = f"to make the run fit, add {', or '.join(changes)}{compared}" if changes else NOTHING_FITS
+    hint = f"{instead}; to start the run anyway, add --force"
+    problem = Problem(f"the run {verdict(plan)}", hint=hint, id="plan-does-not-fit")
     memory = plan.target.device.memory
     if memory is not None and plan.fullest.peak * (1 - ERROR) > memory:
         raise Problems([problem])
     report([problem.as_warning()])
-
-
-def _hint(changes: Sequence[str]) -> str:
-    compared = " (deepy plan --search compares all layouts)"
-    instead = f"to make the run fit, add {', or '.join(changes)}{compared}" if changes else NOTHING_FITS
-    return f"{instead}; to start the run anyway, add --force"

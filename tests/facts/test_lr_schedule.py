@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from neoxargs.base.record import replace
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.lr_schedule import LearningRateCurve, counts_samples, differing
+from tests.support.megatron_schedule import beside_megatron, megatron_schedule
 
 CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
 RUN = {
@@ -41,8 +41,7 @@ def test_decay(style: str, halfway: float, end: float, beyond: float) -> None:
     assert [curve.rate(n) for n in (60, 110, 160)] == pytest.approx([halfway, end, beyond])
 
 
-@pytest.mark.slow  # importing megatron-core takes ten seconds
-@pytest.mark.filterwarnings("ignore")  # of packages that megatron-core can do without
+@beside_megatron
 @pytest.mark.parametrize(
     ("style", "wsd"),
     [
@@ -52,13 +51,10 @@ def test_decay(style: str, halfway: float, end: float, beyond: float) -> None:
 )
 @pytest.mark.parametrize("lengths", [(10, 110, 30), (1, 50, 49), (7, 40, 1)])
 def test_the_styles_of_megatron_core_have_its_rates(style: str, wsd: str, lengths: tuple[int, int, int]) -> None:
-    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
-
     warmup, decay, wsd_iters = lengths
     group: dict[str, float] = {}
-    theirs = OptimizerParamScheduler(
-        SimpleNamespace(param_groups=[group]), init_lr=0.0, max_lr=1e-3, min_lr=1e-5, lr_warmup_steps=warmup,
-        lr_decay_steps=decay, lr_decay_style=style, start_wd=0.0, end_wd=0.0, wd_incr_steps=0, wd_incr_style="constant",
+    theirs = megatron_schedule(
+        group, min_lr=1e-5, lr_warmup_steps=warmup, lr_decay_steps=decay, lr_decay_style=style,
         wsd_decay_steps=wsd_iters, lr_wsd_decay_style=wsd,
     )  # fmt: skip
     curve = LearningRateCurve(style, 1e-3, 1e-5, warmup, decay, True, wsd_iters, wsd)
@@ -67,13 +63,11 @@ def test_the_styles_of_megatron_core_have_its_rates(style: str, wsd: str, length
         theirs.step(1)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
+@beside_megatron
 @pytest.mark.parametrize("style", ["linear", "cosine", "inverse-square-root", "WSD"])
 @pytest.mark.parametrize("decay", [None, 700])
 def test_a_schedule_in_samples_has_the_rates_of_megatron_core_along_a_ramp(style: str, decay: int | None) -> None:
     from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
-    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
     least = 0.0 if style == "linear" else 1e-5  # GPT-NeoX's linear decay ends at min_lr earlier
     run = {
@@ -84,9 +78,8 @@ def test_a_schedule_in_samples_has_the_rates_of_megatron_core_along_a_ramp(style
     run["train_iters"] = run["lr_decay_iters"] = BatchSizes.of(run.get).iterations_in(1000)
     until, group, samples = decay or 1000, dict[str, float](), 0
     sizes = RampupBatchsizeNumMicroBatchesCalculator(32, 1, 1, False, 1, 4, 4, 300)
-    theirs = OptimizerParamScheduler(
-        SimpleNamespace(param_groups=[group]), init_lr=0.0, max_lr=1e-3, min_lr=least, lr_warmup_steps=0.21 * until,
-        lr_decay_steps=until, lr_decay_style=style, start_wd=0.0, end_wd=0.0, wd_incr_steps=0, wd_incr_style="constant",
+    theirs = megatron_schedule(
+        group, min_lr=least, lr_warmup_steps=0.21 * until, lr_decay_steps=until, lr_decay_style=style,
         wsd_decay_steps=5 * 32, lr_wsd_decay_style="linear",
     )  # fmt: skip
     curve = LearningRateCurve.of(run.get)
@@ -116,11 +109,8 @@ def test_the_first_iteration_may_have_the_rate_of_the_second() -> None:
     assert replace(curve, warmup_iters=0.0).rate(0) == 1e-3
 
 
-def test_without_warmup_the_first_iteration_has_the_full_rate() -> None:
+def test_warmup_may_take_no_iteration_or_a_fraction_of_one() -> None:
     assert replace(CURVE, warmup_iters=0.0).rate(0) == 1e-3
-
-
-def test_warmup_may_take_a_fraction_of_an_iteration() -> None:
     assert replace(CURVE, warmup_iters=2.5).rate(2) == pytest.approx(1e-3 * 2 / 2.5)
 
 

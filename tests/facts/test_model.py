@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, mm_flop
 
 from neoxargs.facts.model import flops_per_token, parameters
-from neoxargs.plan.memory.stages import parameters_by_part
+from neoxargs.plan.memory.stages import parameters_by_part, pipeline_stages
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
@@ -57,9 +57,11 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_counts_equal_those_of_the_built_model(change: str) -> None:
-    config = small(**CHANGES[change])
+    config, rows = small(**CHANGES[change], world_size=1), VOCABULARY.padded
     model = GPT(config, VOCABULARY, Weights(), Shared())
-    assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())
+    assert parameters(config, rows) == sum(p.numel() for p in model.parameters())
+    [stage] = pipeline_stages(config, rows)
+    assert stage.parameters == sum(parameters_by_part(config, rows).values()) == parameters(config, rows)
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added_in_place})
     with counter, sdpa_kernel(SDPBackend.MATH):  # flash kernels recompute the scores
         model(*batch(2)).backward()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.facts.timeline import evaluation_iterations, save_iterations
+from neoxargs.facts.timeline import Timeline, save_iterations
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
@@ -31,13 +31,13 @@ def test_save_iterations(options: dict[str, Any], expected: set[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("eval_interval: 30\n", [30, 60, 90]),
-        ("eval_interval: 50\n", [50]),
+        ("eval_interval: 30\n", [30, 60, 90, 100]),
+        ("eval_interval: 50\n", [50, 100]),
         ("eval_interval: 30\neval_iters: 0\n", []),
         ("eval_interval: 30\ndo_valid: false\n", []),
     ],
 )
 def test_evaluation_iterations(text: str, expected: list[int]) -> None:
     config = complete(draft([File("my.yml", smallest.YAML.replace("train_iters: 10", "train_iters: 100") + text)]), 1)
-    assert config.training.train_iters == 100
-    assert list(evaluation_iterations(config)) == expected
+    assert Timeline(config, validates=True).evaluations == expected
+    assert Timeline(config, validates=False).evaluations == []

@@ -12,6 +12,7 @@ from neoxargs.plan.command import plan_and_suggest, print_plan
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.search.command import SearchOptions, run_search
 from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.plans import planned
 
 NEOX_20B = NEOX_HEAD / "20B.yml"
 
@@ -33,22 +34,17 @@ def test_there_is_no_verdict_without_a_device(middle: str, capsys: pytest.Captur
 def test_a_run_can_exceed_the_memory_of_a_host(middle: str) -> None:
     offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
                "train_micro_batch_size_per_gpu=1"]  # fmt: skip
-    assert plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=256))[0].fits
-    plan, _ = plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
+    assert planned(middle, *offload, gpu_memory=40, host_memory=256).fits
+    plan = planned(middle, *offload, gpu_memory=40, host_memory=16)
     assert plan.device_fits and not plan.host_fits
 
 
 def test_saving_in_the_background_needs_host_memory_for_the_copies(middle: str) -> None:
     """Weights in 16 bits, and 12 bytes per parameter of optimizer state divided among the replicas."""
-    changes = [
-        "save=out",
-        "checkpoint_factor=10",
-        "zero_optimization.stage=1",
-        "pipe_parallel_size=0",
-        "precision=bfloat16",
-    ]
+    changes = ["save=out", "checkpoint_factor=10", "zero_optimization.stage=1", "pipe_parallel_size=0",
+               "precision=bfloat16"]  # fmt: skip
     plans = [
-        plan_and_suggest(PlanOptions([middle], [*changes, *more], gpus=8, gpu_memory=40))[0]
+        planned(middle, *changes, *more)
         for more in ([], ["save_in_background=true"], ["save_in_background=true", "no_save_optim=true"])
     ]
     [stage] = plans[0].stage_memory
@@ -70,15 +66,15 @@ def test_a_plan_of_ten_thousand_gpus_does_not_import_torch(middle: str) -> None:
 
 def test_a_price_gives_the_cost_of_all_devices(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(PlanOptions([middle], gpus=8, device="H100", price=2.5, as_json=True))
-    planned = json.loads(capsys.readouterr().out)
-    assert planned["cost"] == pytest.approx(8 * 2.5 * planned["speed"]["total"] / 3600)
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["cost"] == pytest.approx(8 * 2.5 * whole["speed"]["total"] / 3600)
     run_search(PlanOptions([middle], gpus=8, device="H100", price=2.5, as_json=True), SearchOptions())
     for found in json.loads(capsys.readouterr().out)["layouts"]:
-        assert found["cost"] / found["step"] == pytest.approx(planned["cost"] / planned["speed"]["step"])
+        assert found["cost"] / found["step"] == pytest.approx(whole["cost"] / whole["speed"]["step"])
 
 
 def test_the_share_of_the_peak_rate_is_that_of_the_precision(middle: str) -> None:
     peaks = {"bfloat16": 989e12, "fp32": 66.9e12}
     for precision, peak in peaks.items():
-        plan = plan_and_suggest(PlanOptions([middle], [f"precision={precision}"], gpus=8, device="H100-80GB"))[0]
+        plan = planned(middle, f"precision={precision}", device="H100-80GB")
         assert plan.peak_share == pytest.approx(plan.speed.tflops_per_device * 1e12 / peak)

@@ -12,15 +12,14 @@ from neoxargs.base.programs import find_script
 from neoxargs.base.request import Request
 from neoxargs.cli import main
 from neoxargs.launch.stages import STAGES, State
-from neoxargs.plan.command import plan_of
 from neoxargs.plan.gate import planned_on_rank
-from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.given.rates import Rates
 from neoxargs.runs.run_spec import resolve_run
 from neoxargs.targets import wire_format
 from neoxargs.targets.planned import Planned
 from tests.support import smallest
 from tests.support.configure import configure
+from tests.support.plans import planned as planned_alone
 from tests.support.snapshots import pinned
 
 
@@ -54,30 +53,23 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     return install
 
 
-@pytest.fixture
-def large(tmp_path: Path) -> str:
-    path = tmp_path / "large.yml"
-    path.write_text(smallest.BILLION)
-    return str(path)
-
-
 def test_a_run_that_cannot_fit_is_refused_with_changes_that_would_fit(
-    large: str, started: list[str], gpus: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    middle: str, started: list[str], gpus: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpus(24 * 1024)
-    assert main(["train.py", large]) == 1
+    assert main(["train.py", middle]) == 1
     output = capsys.readouterr().err
     assert "does not fit" in output and "--force" in output and "--set" in output
     assert not started
 
 
 def test_a_plan_is_for_this_machines_gpus(
-    large: str, gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    middle: str, gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.setattr("neoxargs.hosts.hosts.installed_devices", lambda *_: 1)
     gpus(24 * 1024)
-    assert main(["plan", large, "--json"]) == 1
+    assert main(["plan", middle, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["planned_for"]["name"] == "H100-80GB"
 
 
@@ -85,67 +77,58 @@ def test_a_plan_is_for_this_machines_gpus(
     ("include", "code"), [("localhost:1", 0), ("localhost:0", 1), ("localhost:0,1", 1), ("localhost:2", 0)]
 )
 def test_only_the_gpus_of_the_run_are_judged(
-    large: str, started: list[str], gpus: Callable[..., None], include: str, code: int, monkeypatch: pytest.MonkeyPatch
+    middle: str, started: list[str], gpus: Callable[..., None], include: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(8 * 1024, 140 * 1024, 140 * 1024)
     monkeypatch.setattr("neoxargs.hosts.hosts.installed_devices", lambda *_: 3)
-    assert main(["train.py", large, "--set", f"include={include}"]) == code
+    assert main(["train.py", middle, "--set", f"include={include}"]) == code
     assert bool(started) == (code == 0)
 
 
 @pytest.mark.parametrize("arguments", [["--force"], ["--device", "H200"]])
 def test_a_run_starts_with_force_or_on_a_larger_device(
-    large: str, started: list[str], gpus: Callable[..., None], arguments: list[str]
+    middle: str, started: list[str], gpus: Callable[..., None], arguments: list[str]
 ) -> None:
     gpus(24 * 1024)
-    assert main(["train.py", large, "--set", "train_micro_batch_size_per_gpu=2", *arguments]) == 0
+    assert main(["train.py", middle, "--set", "train_micro_batch_size_per_gpu=2", *arguments]) == 0
     assert started == ["train.py"]
 
 
-def test_a_named_device_is_checked_without_nvidia_smi(large: str, started: list[str]) -> None:
-    assert main(["train.py", large, "--device", "V100-16GB"]) == 1
+def test_a_named_device_is_checked_without_nvidia_smi(middle: str, started: list[str]) -> None:
+    assert main(["train.py", middle, "--device", "V100-16GB"]) == 1
     assert not started
 
 
 def test_other_scripts_and_unknown_devices_are_not_checked(
-    large: str, started: list[str], gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    middle: str, started: list[str], gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gpus(1024)
     monkeypatch.chdir(tmp_path)
     Path("other.py").touch()
-    assert main(["other.py", large]) == 0
+    assert main(["other.py", middle]) == 0
     monkeypatch.setenv("PATH", "/nowhere")
-    assert main(["train.py", large]) == 0
+    assert main(["train.py", middle]) == 0
     assert started == ["other.py", "train.py"]
 
 
 def test_a_run_within_the_margin_of_error_gets_a_warning(
-    large: str, started: list[str], gpus: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    middle: str, started: list[str], gpus: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from neoxargs.plan.command import plan_and_suggest
-    from neoxargs.plan.given.options import PlanOptions
-
-    peak = plan_and_suggest(PlanOptions([large], gpus=1))[0].fullest.peak
+    peak = planned_alone(middle, gpus=1).fullest.peak
     gpus(peak // 2**20)
-    assert main(["train.py", large]) == 0
+    assert main(["train.py", middle]) == 0
     assert "warning" in capsys.readouterr().err
     assert started
 
 
-def test_autotuning_has_no_plan_and_starts(large: str, started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    search = [
-        "--set",
-        "zero_optimization.stage=[1, 2]",
-        "--set",
-        "autotuning.enabled=true",
-        "--set",
-        "autotuning_run=tune",
-    ]
-    assert main(["plan", large, "--device", "V100-16GB", *search]) == 1
+def test_autotuning_has_no_plan_and_starts(middle: str, started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    changes = "zero_optimization.stage=[1, 2]", "autotuning.enabled=true", "autotuning_run=tune"
+    search = [word for change in changes for word in ("--set", change)]
+    assert main(["plan", middle, "--device", "V100-16GB", *search]) == 1
     output = capsys.readouterr().err
     pinned(output, "[plan-of-several-runs]")
     assert "add --set zero_optimization.stage=1" in output
-    assert main(["train.py", large, "--device", "V100-16GB", *search]) == 0
+    assert main(["train.py", middle, "--device", "V100-16GB", *search]) == 0
     assert started == ["train.py"]
 
 
@@ -188,14 +171,10 @@ def test_the_ranks_are_told_what_a_plan_says(
 ) -> None:
     gpus(80 * 1024)
     found = planned(small, *words)
-    plan = plan_of(PlanOptions([small], gpus=1, device="H100-80GB"))
+    plan = planned_alone(small, gpus=1, device="H100-80GB")
     assert found and found.seconds == pytest.approx(plan.speed.step)
-    assert (found.device, found.tokens, found.error, found.rates) == (
-        "H100-80GB",
-        plan.speed.tokens,
-        plan.time_error,
-        "",
-    )
+    said = found.device, found.tokens, found.error, found.rates
+    assert said == ("H100-80GB", plan.speed.tokens, plan.time_error, "")
     assert found.low < found.seconds < found.high
 
 
@@ -226,10 +205,8 @@ def test_rates_beside_the_file_are_used_on_cpus_and_recorded(
         found.append(planned(small))
     assert found[0].seconds == pytest.approx(2 * found[1].seconds)
     assert found[0].rates == str(tmp_path / "small.rates.yml")
-    assert (
-        wire_format.parse_rank_arguments(wire_format.script_arguments(configure(), planned=found[0])).planned
-        == found[0]
-    )
+    words = wire_format.script_arguments(configure(), planned=found[0])
+    assert wire_format.parse_rank_arguments(words).planned == found[0]
 
 
 def test_a_damaged_file_of_rates_is_a_warning_and_nothing_is_told(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
@@ -13,21 +12,19 @@ from typing import Any
 
 import pytest
 
-from neoxargs.plan.command import plan_and_suggest, print_plan
+from neoxargs.base.text import format_duration, format_number
+from neoxargs.plan.command import print_plan
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.assumptions import DEFAULT, ROWS
 from neoxargs.plan.given.errors import odds
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.output.text import to_text
 from neoxargs.plan.output.wording import assumption_notes, ranged, verdict
-from tests.support.paths import AFTERWARDS, DOCS, FIGURES, ROOT
+from tests.support.paths import AFTERWARDS, DOCS, FIGURES
+from tests.support.plans import planned
 from tests.support.snapshots import pinned
 
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    return importlib.import_module("plan_intervals")
+BENCH = "plan_intervals"
 
 
 def shares(comparisons: list[Any], kind: str) -> tuple[float, float]:
@@ -97,30 +94,28 @@ def test_runs_of_other_kernels_only_widen_what_is_beyond(bench: ModuleType) -> N
     assert plain.beyond_time == 1 < other.beyond_time
 
 
-def planned(middle: str, *changes: str, **options: Any) -> Plan:
-    return plan_and_suggest(PlanOptions([middle], list(changes), **{"gpus": 8, "device": "H100", **options}))[0]
+def on_h100(middle: str, *changes: str, **options: Any) -> Plan:
+    return planned(middle, *changes, **{"device": "H100", **options})
 
 
 def test_what_is_printed(middle: str) -> None:
-    text = to_text(planned(middle), [])
+    text = to_text(on_h100(middle), [])
     pinned(text, "per step")
     pinned(text, "steps in about")
-    [note] = [each for each in assumption_notes(planned(middle, "moe_num_experts=4", device="V100")) if "80 %" in each]
+    [note] = [each for each in assumption_notes(on_h100(middle, "moe_num_experts=4", device="V100")) if "80 %" in each]
     pinned(note)
 
 
 def test_a_unit_is_said_once_where_it_is_the_same() -> None:
-    from neoxargs.base.text import format_duration, format_number
-
     assert ranged(1.31, 1.25, format_duration) == "1.31 s (1.05 to 1.64)"
     assert ranged(100, 1.25, format_duration) == "100 s (80 s to 2.08 minutes)"
     assert ranged(40, 1.25, format_number) == "40 (32 to 50)"
 
 
 def test_the_verdict_is_sure_only_outside_of_the_interval(middle: str) -> None:
-    peak = planned(middle).fullest.peak / 2**30 / DEFAULT.usable
+    peak = on_h100(middle).fullest.peak / 2**30 / DEFAULT.usable
     said = [
-        verdict(planned(middle, device=None, gpu_memory=peak * factor)).split(":")[0]
+        verdict(on_h100(middle, device=None, gpu_memory=peak * factor)).split(":")[0]
         for factor in (1.12, 1.03, 0.97, 0.88)
     ]
     pinned("\n".join(said))
@@ -141,7 +136,7 @@ def test_odds() -> None:
 def test_what_no_source_covers_is_named_and_less_sure(
     changes: list[str], options: dict[str, Any], reasons: int, middle: str
 ) -> None:
-    plan = planned(middle, *changes, **options)
+    plan = on_h100(middle, *changes, **options)
     assert len(plan.beyond) == reasons
     assert plan.time_error == pytest.approx(DEFAULT.error_time * DEFAULT.beyond_time**reasons)
     unnamed = options.get("device", "") is None
@@ -149,13 +144,13 @@ def test_what_no_source_covers_is_named_and_less_sure(
 
 
 def test_tensor_groups_that_a_host_cuts_are_timed_by_the_network(middle: str) -> None:
-    within, cut, across = (planned(middle, "model_parallel_size=4", gpus=24, per_host=each) for each in (8, 6, 2))
+    within, cut, across = (on_h100(middle, "model_parallel_size=4", gpus=24, per_host=each) for each in (8, 6, 2))
     assert not within.beyond and cut.beyond == across.beyond
     assert cut.speed.tensor == across.speed.tensor > 2 * within.speed.tensor
 
 
 def test_one_gpu_has_no_loss_and_an_error_of_its_own(middle: str) -> None:
-    one, two = planned(middle, gpus=1), planned(middle, gpus=2)
+    one, two = on_h100(middle, gpus=1), on_h100(middle, gpus=2)
     assert one.speed.lost == 0 and one.time_error == DEFAULT.error_time_one
     assert two.speed.lost == pytest.approx((1 - 1 / DEFAULT.slowdown) * two.speed.step)
 

@@ -14,7 +14,7 @@ from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.files.run_record import recorded_values
 from neoxargs.hosts.device_table import DEVICES
-from neoxargs.plan.command import plan_and_suggest
+from neoxargs.plan.command import plan_of
 from neoxargs.plan.estimate import rows_of
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions
 from neoxargs.plan.given.options import PlanOptions
@@ -24,6 +24,7 @@ from neoxargs.plan.learn.posterior import learn
 from neoxargs.plan.output.wording import assumption_notes
 from neoxargs.runs.lockfile import lock_text
 from tests.support.configure import configure
+from tests.support.plans import planned
 from tests.support.refused import ids, refused
 from tests.support.snapshots import pinned
 
@@ -32,13 +33,8 @@ TRUTH = {"matmul_hopper": 0.55, "bandwidth": 0.5, "link": 0.05, "slowdown": 1.3}
 MODEL = "{num_layers: 24, hidden_size: 2048, num_attention_heads: 16, seq_length: 2048, max_position_embeddings: 2048}"
 BASE = "{train_iters: 100, precision: bfloat16, train_micro_batch_size_per_gpu: 4, gradient_accumulation_steps: 8}"
 ZERO = "{zero_optimization: {stage: 1}}"
-ONE, DP8, TP2, TP8, PP2 = (
-    (1, ""),
-    (8, ""),
-    (2, "{model_parallel_size: 2}"),
-    (8, "{model_parallel_size: 8}"),
-    (2, "{pipe_parallel_size: 2}"),
-)
+ONE, DP8 = (1, ""), (8, "")
+TP2, TP8, PP2 = (2, "{model_parallel_size: 2}"), (8, "{model_parallel_size: 8}"), (2, "{pipe_parallel_size: 2}")
 
 
 def measured(gpus: int, text: str, assumed: Assumptions = DEFAULT, device: str = "H100-80GB") -> Measured:
@@ -90,16 +86,18 @@ def run_folder(folder: Path, config: Config, seconds: float, steps: int = 50) ->
     (folder / "run.lock.yml").write_text(lock)
     tokens = config.batch.train_batch_size * config.shape.seq_length
     # the first step compiles; others differ by 2 %
-    rows: list[dict[str, Any]] = [{"event": "start", "step": 0}] + [
-        {
-            "event": "step",
-            "step": n,
-            "tokens_per_second": tokens / (seconds * (50 if n == 1 else 1 + 0.02 * (n % 3 - 1))),
-        }
-        for n in range(1, steps + 1)
-    ]
+    times = [seconds * (50 if n == 1 else 1 + 0.02 * (n % 3 - 1)) for n in range(1, steps + 1)]
+    rows: list[dict[str, Any]] = [{"event": "start", "step": 0}]
+    rows += [{"event": "step", "step": n, "tokens_per_second": tokens / time} for n, time in enumerate(times, 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder)
+
+
+def model_file(folder: Path, more: str = "") -> str:
+    """Write the configuration that these runs have in common, with more lines."""
+    path = folder / "model.yml"
+    path.write_text("\n".join(text[1:-1].replace(", ", "\n") for text in (MODEL, BASE)) + f"\n{more}")
+    return str(path)
 
 
 @pytest.fixture
@@ -113,39 +111,33 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_file_of_rates_serves_the_plans_beside_it(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine, model = tmp_path / "ours.yml", tmp_path / "model.yml"
+    machine, model = tmp_path / "ours.yml", model_file(tmp_path, "model_parallel_size: 2\n")
     machine.write_text("num_gpus: 8\n")
-    model.write_text("\n".join(text[1:-1].replace(", ", "\n") for text in (MODEL, BASE)) + "\nmodel_parallel_size: 2\n")
     assert main(["plan", "--learn", *runs, "--write", "ours.rates.yml"]) == 0
     pinned(capsys.readouterr().out)
-    asked = {"files": [str(model), str(machine)], "gpus": 8, "device": "H100-80GB"}
-    plan = plan_and_suggest(PlanOptions(**asked))[0]
+    asked = {"files": [model, str(machine)], "gpus": 8, "device": "H100-80GB"}
+    plan = plan_of(PlanOptions(**asked))
     assert plan.target.rates and plan.target.assumed.matmul_hopper == pytest.approx(0.55, rel=0.15)
     assert plan.time_error < DEFAULT.error_time  # narrower than what published runs allow
     # said in the plan; --assume comes last; another device has other rates; no file beside it, no rates
     assert any("ours.rates.yml" in note for note in assumption_notes(plan))
-    assert plan_and_suggest(PlanOptions(**asked, assume=["link=0.9"]))[0].target.assumed.link == 0.9
-    assert plan_and_suggest(PlanOptions(**{**asked, "device": "A100-80GB"}))[0].target.rates is None
-    assert plan_and_suggest(PlanOptions(**{**asked, "files": [str(model)]}))[0].target.rates is None
+    assert plan_of(PlanOptions(**asked, assume=["link=0.9"])).target.assumed.link == 0.9
+    assert plan_of(PlanOptions(**{**asked, "device": "A100-80GB"})).target.rates is None
+    assert plan_of(PlanOptions(**{**asked, "files": [model]})).target.rates is None
 
 
 def test_a_plan_is_less_sure_of_what_the_rates_do_not_cover(runs: list[str], tmp_path: Path) -> None:
     """One rank says nothing of messages, so a layout that waits for them has a wider interval."""
-    model, rates = tmp_path / "model.yml", str(tmp_path / "some.rates.yml")
-    model.write_text("\n".join(text[1:-1].replace(", ", "\n") for text in (MODEL, BASE)) + "\n")
+    model, rates = model_file(tmp_path), str(tmp_path / "some.rates.yml")
     assert main(["plan", "--learn", runs[0], "--write", rates]) == 0
-    asked = PlanOptions([str(model)], gpus=8, device="H100-80GB", rates=rates)
-    plans = [plan_and_suggest(replace(asked, overrides=[f"model_parallel_size={tensor}"]))[0] for tensor in (1, 8)]
+    plans = [planned(model, f"model_parallel_size={tensor}", device="H100-80GB", rates=rates) for tensor in (1, 8)]
     assert plans[0].time_error < plans[1].time_error
 
 
 def test_rates_of_another_device_are_refused(runs: list[str], tmp_path: Path) -> None:
-    model, rates = tmp_path / "model.yml", str(tmp_path / "some.rates.yml")
-    model.write_text("\n".join(text[1:-1].replace(", ", "\n") for text in (MODEL, BASE)) + "\n")
+    model, rates = model_file(tmp_path), str(tmp_path / "some.rates.yml")
     main(["plan", "--learn", runs[0], "--write", rates])
-    assert ids(refused(plan_and_suggest, PlanOptions([str(model)], gpus=8, device="A100-80GB", rates=rates))) == [
-        "rates-of-another-device"
-    ]
+    assert ids(refused(planned, model, device="A100-80GB", rates=rates)) == ["rates-of-another-device"]
 
 
 @pytest.mark.parametrize(

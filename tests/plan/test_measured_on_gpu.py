@@ -13,7 +13,6 @@ import pytest
 
 from neoxargs.hosts.device_table import DEVICES
 from neoxargs.plan.estimate import Plan
-from tests.support.paths import ROOT
 from tests.support.reference import read
 
 MEASURED: dict[tuple[str, str], dict[str, Any]] = {
@@ -30,12 +29,13 @@ FASTER = {
 }
 
 
+BENCH = "gpu_models"
+
+
 @pytest.fixture(params=sorted(MEASURED), ids=" ".join)
-def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, dict[str, Any]]:
+def pair(request: pytest.FixtureRequest, bench: Any) -> tuple[Plan, dict[str, Any]]:
     """The plan of a model, and what was measured."""
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
     (device, _), row = request.param, MEASURED[request.param]
-    bench = import_module("gpu_models")
     way = bench.Way(row["micro_batch"], row["recompute"], row["offload"])
     return bench.plan(row["name"], way, DEVICES[device], False), row | {
         "planned / measured": FASTER.get(request.param, 1)
@@ -63,9 +63,8 @@ WRONG = {"compiled layers", "compiled layers, rotary, recomputed", "Gemma 2, com
 
 @pytest.mark.parametrize(("file", "rows", "wrong"), [("h100.json", 63, set()), ("h200.json", 64, WRONG)])
 def test_the_recorded_layouts_agree_with_the_cpu_as_the_bench_judges_now(
-    file: str, rows: int, wrong: set[str], monkeypatch: pytest.MonkeyPatch
+    file: str, rows: int, wrong: set[str], bench: Any
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
     bench, layouts = import_module("gpu_layouts"), read(file)["layouts"]
     assert len(layouts) == rows and {row["name"] for row in layouts} <= set(bench.LAYOUTS)
     assert {row["name"] for row in layouts if row["problem"]} == wrong

@@ -12,23 +12,18 @@ from torch._C._dynamo.eval_frame import set_eval_frame
 from neoxargs.train.model.mlp import FeedForward
 from neoxargs.train.ops import ring
 from neoxargs.train.process.mesh import Axis
-from tests.support.paths import CONFIGS
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(CONFIGS.parent / "bench"))
-    import plan_against_trace
-
-    return plan_against_trace
-
-
+BENCH = "plan_against_trace"
 KEPT, RECOMPUTED, SELECTIVE = (f"checkpoint_activations={value}" for value in ("false", "true", "selective"))
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+every_recompute = pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+
+
+@every_recompute
 def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any, recompute: str) -> None:
     rows = list(bench.compare("pythia-70m", "tp2-pp2", [recompute, "sequence_parallel=false"]))
     assert [row.stage for row in rows] == [0, 1]
@@ -40,14 +35,14 @@ def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any, recompute: str
         assert row.agrees and 0 < row.share < 1
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+@every_recompute
 def test_the_plan_agrees_without_a_pipeline(bench: Any, recompute: str) -> None:
     [row] = bench.compare("gpt-2-small", "data-parallel", [recompute])
     assert row.agrees
     assert not row.traced.tensor and not row.traced.pipeline
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+@every_recompute
 def test_the_plan_agrees_with_sequence_parallelism(bench: Any, recompute: str) -> None:
     for row in bench.compare("pythia-70m", "tp2-pp2", [recompute]):
         assert row.agrees
@@ -114,7 +109,7 @@ OLMO = ["norm=rmsnorm", "use_qk_layernorm=true", "qk_layernorm_scope=all_heads",
 
 
 @pytest.mark.parametrize("norms", [GEMMA, QWEN, OLMO])
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+@every_recompute
 def test_the_plan_agrees_with_norms_that_compute_in_fp32(bench: Any, recompute: str, norms: list[str]) -> None:
     for row in bench.compare("pythia-70m", "tp2-pp2", [recompute, "gpt_j_residual=false", *norms]):
         assert row.agrees, bench._in_words(row)
@@ -197,10 +192,15 @@ def test_the_memory_of_a_trace_has_names(bench: Any) -> None:
     assert recorder.peak(GRADIENTS).total == 4 * 4 * 4
 
 
+def table(bench: Any, begin: str) -> list[list[str]]:
+    """Return the cells of the table that begins there on the page."""
+    text = bench.PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(bench.END)[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+
+
 def test_the_page_has_todays_plans(bench: Any) -> None:
     """After a change of the plan or of shipped files, `python bench/plan_against_trace.py --write` writes the table."""
-    text = bench.PAGE.read_text(encoding="utf-8").partition(bench.BEGIN)[2].partition(bench.END)[0]
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    cells = table(bench, bench.BEGIN)
     assert {model for model, *_ in cells} == set(bench.MODELS)
     for model, layout, stage, memory, _, _, flops, *_ in cells:
         plan = bench.plan_of(bench.files_of(model, layout), [])  # on 128 GPUs these figures are the same
@@ -210,8 +210,7 @@ def test_the_page_has_todays_plans(bench: Any) -> None:
 
 def test_the_page_has_todays_plans_of_context_parallel_layouts(bench: Any) -> None:
     """`python bench/plan_against_trace.py --context --write` writes the table."""
-    text = bench.PAGE.read_text(encoding="utf-8").partition(bench.BEGIN_CONTEXT)[2].partition(bench.END)[0]
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    cells = table(bench, bench.BEGIN_CONTEXT)
     model, long = bench.LONG
     assert {name for _, name, *_ in cells} == set(bench.CONTEXT)
     for _, name, stage, memory, _, _, flops, *_ in cells:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.support.paths import AFTERWARDS, DOCS, FIGURES, ROOT
+from tests.support.paths import AFTERWARDS, DOCS, FIGURES
 from tests.support.snapshots import pinned
 
 ROW = {
@@ -22,12 +20,7 @@ ROW = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    folder = str(ROOT / "bench")
-    sys.path.insert(0, folder)
-    yield importlib.import_module("plan_against_published")
-    sys.path.remove(folder)
+BENCH = "plan_against_published"
 
 
 def test_memory_is_compared_on_the_measured_stage_and_by_the_named_instrument(bench: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
 from types import ModuleType
@@ -10,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import AFTERWARDS, DOCS, FIGURES, ROOT
+from tests.support.paths import AFTERWARDS, DOCS, FIGURES
 
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    return importlib.import_module("plan_terms")
+BENCH = "plan_terms"
 
 
 def judged(bench: ModuleType, runs: list[Any], term: str) -> tuple[str, float]:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neoxargs.facts.gradient_sum import gradient_sum
-from neoxargs.plan.advice.smaller import (
-    MAX_SUGGESTIONS,
-    Changes,
-    Resolve,
-    Suggestion,
-    suggestion_of,
-    try_changes,
-)
+from neoxargs.plan.advice.smaller import MAX_SUGGESTIONS, Changes, Resolve, Suggestion, fitting
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.target import BF16_GENERATION
 
@@ -26,9 +19,8 @@ OFFLOADED = ("zero_optimization.offload_param.device", "zero_optimization.offloa
 
 def suggest_faster(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """Return single changes with which the run still fits and is noticeably faster, fastest first."""
-    tried = ((changes, try_changes(changes, resolve, original.target)) for changes in _levers(original))
-    fitting = [suggestion_of(changes, plan, original) for changes, plan in tried if plan and plan.fits]
-    faster = [suggestion for suggestion in fitting if suggestion.cost < NOTICEABLE]
+    found = fitting(_levers(original), resolve, original)
+    faster = [suggestion for suggestion in found if suggestion.cost < NOTICEABLE]
     return sorted(faster, key=lambda suggestion: suggestion.cost)[:MAX_SUGGESTIONS]
 
 

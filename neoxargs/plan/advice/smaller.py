@@ -6,11 +6,11 @@ batch size is preserved: a smaller micro batch comes with more gradient accumula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 
 from neoxargs.base.problems import Problems
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
 from neoxargs.plan.estimate import Plan, make_plan
@@ -26,8 +26,7 @@ MAX_SUGGESTIONS = 4
 MAX_COMBINED = 3
 
 
-@dataclass(frozen=True)
-class Suggestion:
+class Suggestion(Record):
     """A change with which the run fits, and its plan."""
 
     changes: Changes
@@ -40,22 +39,30 @@ class Suggestion:
         return overrides_of(self.changes)
 
 
+def fitting(tried: Iterable[Changes], resolve: Resolve, original: Plan) -> list[Suggestion]:
+    """Return those of the changes with which the run fits."""
+    plans = ((changes, _try_changes(changes, resolve, original.target)) for changes in tried)
+    return [_suggestion(changes, plan, original) for changes, plan in plans if plan and plan.fits]
+
+
 def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """Return changes that make the plan fit, fastest first.
 
     This is a beam search: single changes, then combinations of the MAX_SUGGESTIONS that come nearest to fitting.
     """
-    fitting: list[Suggestion] = []
+    found: list[Suggestion] = []
     candidates: list[tuple[Changes, Plan]] = [({}, original)]
     for _ in range(MAX_COMBINED):
         candidates = list(_with_one_more_change(candidates, resolve, original.target))
-        fitting = [suggestion_of(changes, plan, original) for changes, plan in candidates if plan.fits]
-        if fitting:
+        found = [_suggestion(changes, plan, original) for changes, plan in candidates if plan.fits]
+        if found:
             break
         candidates = sorted(candidates, key=lambda pair: pair[1].fullest.peak / (pair[1].usable or 1))[:MAX_SUGGESTIONS]
-    fitting = [*_tensor_and_pipeline(original, resolve), *fitting]
-    fastest = sorted(_smallest_of_each_kind(fitting), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))
-    return fastest[:MAX_SUGGESTIONS]
+    # Of suggestions that set the same keys, the first: smaller changes are tried before larger ones.
+    kinds: dict[tuple[str, ...], Suggestion] = {}
+    for suggestion in (*_tensor_and_pipeline(original, resolve), *found):
+        kinds.setdefault(tuple(sorted(suggestion.changes)), suggestion)
+    return sorted(kinds.values(), key=lambda each: (each.cost, len(each.changes)))[:MAX_SUGGESTIONS]
 
 
 def _with_one_more_change(
@@ -70,8 +77,7 @@ def _with_one_more_change(
             if name in seen:
                 continue
             seen.add(name)
-            planned = try_changes(changes, resolve, target)
-            if planned:
+            if planned := _try_changes(changes, resolve, target):
                 yield changes, planned
 
 
@@ -81,11 +87,9 @@ def _tensor_and_pipeline(original: Plan, resolve: Resolve) -> list[Suggestion]:
     The search above misses it for large models: neither size alone comes near to fitting.
     """
     for saving in _savings(original.config):
-        tried = [{**sizes, **saving} for sizes in _tensor_pipeline_sizes(original.config)]
-        plans = [(changes, try_changes(changes, resolve, original.target)) for changes in tried]
-        fitting = [suggestion_of(changes, plan, original) for changes, plan in plans if plan and plan.fits]
-        if fitting:
-            return [min(fitting, key=lambda suggestion: suggestion.cost)]
+        tried = ({**sizes, **saving} for sizes in _tensor_pipeline_sizes(original.config))
+        if found := fitting(tried, resolve, original):
+            return [min(found, key=lambda suggestion: suggestion.cost)]
     return []
 
 
@@ -101,7 +105,7 @@ def _savings(config: Config) -> Iterator[Changes]:
         yield changes
 
 
-def try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
+def _try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
     """Return the plan with these changes, or None if a rule forbids them."""
     try:
         return make_plan(resolve(changes), target)
@@ -200,22 +204,11 @@ def _batch(micro: int, steps: int) -> dict[str, object]:
     return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
 
 
-def suggestion_of(changes: Changes, plan: Plan, original: Plan) -> Suggestion:
-    """Return the suggestion of these changes, with which `original` becomes `plan`."""
-    return Suggestion(needed(changes, original.config), plan, plan.speed.step / original.speed.step)
-
-
-def needed(changes: Changes, config: Config) -> Changes:
-    """Return the changes without those to a value that the user has set already."""
-    return {key: value for key, value in changes.items() if not (config.is_set(key) and config.get(key) == value)}
-
-
-def _smallest_of_each_kind(suggestions: list[Suggestion]) -> list[Suggestion]:
-    """Of suggestions that set the same keys, the first: smaller changes are tried before larger ones."""
-    kinds: dict[tuple[str, ...], Suggestion] = {}
-    for suggestion in suggestions:
-        kinds.setdefault(tuple(sorted(suggestion.changes)), suggestion)
-    return list(kinds.values())
+def _suggestion(changes: Changes, plan: Plan, original: Plan) -> Suggestion:
+    """Return the changes with which `original` becomes `plan`, without those to what the user has set already."""
+    config = original.config
+    needed = {key: value for key, value in changes.items() if not (config.is_set(key) and config.get(key) == value)}
+    return Suggestion(needed, plan, plan.speed.step / original.speed.step)
 
 
 def overrides_of(changes: Changes) -> list[str]:

@@ -131,14 +131,6 @@ def _range(row: Row) -> str:
     return f"a number {limits} ({row.unit}){derived}"
 
 
-def _unit(unit: str) -> str:
-    """Return a unit as it follows a number; "" for a switch, whose unit is the list of its values."""
-    if unit.startswith("0"):
-        return ""
-    is_relative = unit.startswith(("fraction", "ratio", "factor"))
-    return f" ({unit})" if is_relative else f" {unit}"
-
-
 def list_assumptions(learned: Mapping[str, float], path: str = "", changes: Sequence[str] = ()) -> str:
     """Return all assumptions with their meaning and source, for `--assumptions`.
 
@@ -149,6 +141,9 @@ def list_assumptions(learned: Mapping[str, float], path: str = "", changes: Sequ
     for name, row in ROWS.items():
         value, source = values[name], path if name in learned else row.source
         source = "--assume" if changed[name] != row.default else source
-        shown = "derived from the configuration" if value == CONFIGURED else f"{value:g}{_unit(row.unit)}"
+        unit = f" ({row.unit})" if row.unit.startswith(("fraction", "ratio", "factor")) else f" {row.unit}"
+        if row.unit.startswith("0"):  # a switch, whose unit is the list of its values
+            unit = ""
+        shown = "derived from the configuration" if value == CONFIGURED else f"{value:g}{unit}"
         blocks.append(f"{name}: {shown}\n    {row.meaning}\n    allowed: {_range(row)}\n    source: {source}")
     return "\n".join(blocks)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from neoxargs.base.files import Text
 from neoxargs.base.options import gpu_count
 from neoxargs.base.problems import Problem
+from neoxargs.base.record import as_dict
 from neoxargs.base.request import Request
 from neoxargs.hosts.assumed import GPUS_PER_HOST
 from neoxargs.hosts.device_table import DEVICES, NETWORKS
@@ -64,8 +66,9 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say for which devices and hosts, and under which assumptions."""
     add = parser.add_argument
     add("--device", metavar="NAME", help=f"plan for this device: {', '.join(DEVICES)}")
-    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory per device, in GiB")
-    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory per host, in GiB")
+    size = partial(positive, expected="a size in GiB")
+    add("--gpu-memory", metavar="GIB", type=size, help="set the memory per device, in GiB")
+    add("--host-memory", metavar="GIB", type=size, help="set the memory per host, in GiB")
     per_host = f"set the number of GPUs per host, used with --gpus (default: {GPUS_PER_HOST})"
     add("--per-host", metavar="N", type=gpu_count, default=GPUS_PER_HOST, help=per_host)
     add(
@@ -84,7 +87,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rates", metavar="FILE", help=rates)
     add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption (repeatable)")
     price = "the price of one device for an hour, in any currency; prints the cost of the run"
-    add("--price", metavar="PRICE", type=_price, help=price)
+    add("--price", metavar="PRICE", type=partial(positive, expected="a price per device and hour"), help=price)
     listing = "list all assumptions with their sources, those of --rates and --assume included, and exit"
     add("--assumptions", action="store_true", help=listing)
 
@@ -109,23 +112,10 @@ def answer_assumptions(parser: argparse.ArgumentParser, arguments: argparse.Name
 
 
 def options_of(arguments: argparse.Namespace) -> PlanOptions:
-    return PlanOptions(
-        files=arguments.files,
-        overrides=arguments.set,
-        directory=arguments.conf_dir,
-        gpus=arguments.gpus,
-        as_json=arguments.json,
-        per_host=arguments.per_host,
-        device=arguments.device,
-        gpu_memory=arguments.gpu_memory,
-        host_memory=arguments.host_memory,
-        built_whole=arguments.built_whole,
-        attention=arguments.attention,
-        network=arguments.network,
-        assume=arguments.assume,
-        price=arguments.price,
-        rates=arguments.rates,
-    )
+    """Build the options from those of `base/options.py` and `add_target_arguments`."""
+    own = ("per_host", "device", "gpu_memory", "host_memory", "built_whole", "attention", "network", "assume", "price",
+           "rates")  # fmt: skip
+    return PlanOptions(**as_dict(Request.of(arguments)), **{name: getattr(arguments, name) for name in own})
 
 
 def _network(text: str) -> float:
@@ -133,14 +123,6 @@ def _network(text: str) -> float:
     if text.lower() in NETWORKS:
         return NETWORKS[text.lower()]
     return positive(text, f"one of {', '.join(NETWORKS)}, or a rate in Gb/s") * 1e9 / 8
-
-
-def _price(text: str) -> float:
-    return positive(text, "a price per device and hour")
-
-
-def _gibibytes(text: str) -> float:
-    return positive(text, "a size in GiB")
 
 
 def positive(text: str, expected: str) -> float:

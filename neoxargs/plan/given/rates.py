@@ -62,7 +62,7 @@ def read_rates(path: str) -> Rates:
     wrong = {
         "format": found.get("format") != 1,
         "device": not isinstance(device, str),
-        "rates": not _are_rates(values),
+        "rates": not (isinstance(values, dict) and {*values} <= {*NAMES} and all(map(_positive, values.values()))),
         "covariance": not _is_square(rows, len(values) if isinstance(values, dict) else 0),
         "unexplained": not _positive(found.get("unexplained")),
     }
@@ -73,10 +73,6 @@ def read_rates(path: str) -> Rates:
         raise Problems(Problem(what, Place(file.name, 0, 0), hint, id="rates-unreadable"))
     rates = {name: float(x) for name, x in values.items()}
     return Rates(found["device"], rates, rows, found["unexplained"], found.get("runs") or [], path)
-
-
-def _are_rates(values: object) -> bool:
-    return isinstance(values, dict) and values.keys() <= {*NAMES} and all(map(_positive, values.values()))
 
 
 def _is_square(rows: object, size: int) -> bool:

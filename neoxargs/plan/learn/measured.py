@@ -21,6 +21,7 @@ from neoxargs.hosts.device_table import Device, reported_device, unknown_device
 from neoxargs.plan.estimate import model_variance, rows_of
 from neoxargs.plan.given.assumptions import DEFAULT, Assumptions
 from neoxargs.plan.given.target import cpu
+from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import pipeline_stages
 from neoxargs.plan.time.speed import estimate_speed
 from neoxargs.resolve.yaml.read import read_text
@@ -53,8 +54,8 @@ class Measured(Record):
 
     def planned(self, assumed: Assumptions) -> float:
         """Return the planned seconds of a step."""
-        config, rows = self.config, self.rows
-        return estimate_speed(config, rows, pipeline_stages(config, rows), self.device, self.slots, assumed).step
+        sizes, stages = ActivationSizes(self.config, self.device.kind, assumed), pipeline_stages(self.config, self.rows)
+        return estimate_speed(sizes, self.rows, stages, self.device, self.slots).step
 
 
 def measured_runs(operand: str) -> list[Measured]:

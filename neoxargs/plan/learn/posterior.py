@@ -37,9 +37,8 @@ def learn(runs: Sequence[Measured]) -> Rates:
     names = sorted({run.device.name for run in runs})
     if len(names) > 1:
         what = f"these runs are of several kinds of device: {', '.join(names)}"
-        raise Problems(
-            Problem(what, hint="learn the rates of one kind of device at a time", id="learn-several-devices")
-        )
+        hint = "learn the rates of one kind of device at a time"
+        raise Problems(Problem(what, hint=hint, id="learn-several-devices"))
     prior = _prior(runs)
     start = {name: default(name) for name in prior}
     found, covariance = _posterior(runs, start, list(prior.values()))

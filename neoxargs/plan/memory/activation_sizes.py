@@ -7,6 +7,7 @@ from functools import cached_property
 from math import gcd
 
 from neoxargs.config.config import Config
+from neoxargs.facts.attention import attention_width
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.context import ranks_with_other_heads, rows_of_rank
 from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
@@ -61,6 +62,16 @@ class ActivationSizes:
     def copies(self) -> int:
         """The copies of each key and value head, on as many context parallel ranks."""
         return self.other_heads // gcd(self.config.shape.num_kv_heads // self.tensor, self.other_heads)
+
+    @cached_property
+    def queries(self) -> int:
+        """The queries of a layer."""
+        return self.tokens * attention_width(self.config.shape) // self.tensor * self.number_size
+
+    @cached_property
+    def keys(self) -> int:
+        """The keys of a layer, or its values, with their copies."""
+        return self.queries * self.config.shape.num_kv_heads // self.config.shape.num_attention_heads * self.copies
 
     @cached_property
     def hidden(self) -> int:

@@ -22,11 +22,27 @@ from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.attention import alibi_number, attention, backward_in_ring, unfused_layers
 from neoxargs.plan.memory.norms import inside_norm, stores_input_only
-from neoxargs.plan.memory.recompute import stops_early
 from neoxargs.plan.memory.stages import Stage
 
 #: Gated activations that also store the output of the gate's nonlinearity.
 NONLINEAR_GATES = tuple(name for name in GATED if name != "bilinear")
+
+
+def recomputed_groups(config: Config, layers: int) -> int:
+    """Return the number of groups of layers that the backward pass recomputes; 0 without recomputation."""
+    if config.recompute.checkpoint_activations is not True:  # selective recomputes no matrix products
+        return 0
+    return -(-layers // config.recompute.checkpoint_num_layers)
+
+
+def stops_early(config: Config) -> bool:
+    """Whether recomputation of a group stops at the last tensor that its backward pass reads.
+
+    torch's non-reentrant checkpointing does; ZeRO-3 and DeepSpeed's own checkpointing recompute everything.
+    """
+    options = config.recompute
+    own = options.partition_activations or options.contiguous_checkpointing or options.checkpoint_in_cpu
+    return config.zero_optimization.stage < 3 and (own or not options.deepspeed_activation_checkpointing)
 
 
 def is_selective(config: Config) -> bool:
@@ -37,14 +53,10 @@ def is_selective(config: Config) -> bool:
 def blocks(sizes: ActivationSizes, layers: Iterable[int]) -> list[int]:
     """Bytes that each of these layers stores, its input included. Layers of the same kind store the same."""
     kinds = [layer_kind(sizes.config, layer) for layer in layers]
-    of_kind = {kind: _block(sizes, kind) for kind in set(kinds)}
+    memory = {kind: recurrent.MEMORY.get(kind) for kind in set(kinds)}
+    selective = is_selective(sizes.config)
+    of_kind = {kind: m.stored(sizes) if m else _attention_block(sizes, selective) for kind, m in memory.items()}
     return [of_kind[kind] for kind in kinds]
-
-
-def _block(sizes: ActivationSizes, kind: str) -> int:
-    if recurrence := recurrent.MEMORY.get(kind):
-        return recurrence.stored(sizes)
-    return _attention_block(sizes, is_selective(sizes.config))
 
 
 def selectively_recomputed(sizes: ActivationSizes) -> int:
@@ -86,7 +98,7 @@ def checkpoint(sizes: ActivationSizes) -> int:
 
 def stored(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes that one micro batch occupies between its forward and its backward pass on this stage."""
-    checkpoints = _checkpoints(sizes.config, stage)
+    checkpoints = recomputed_groups(sizes.config, len(stage.layers))
     total = checkpoints * checkpoint(sizes) if checkpoints else sum(blocks(sizes, stage.layers))
     return total + _tables(sizes, stage) + _first_and_last_layers(sizes, stage, recomputed=bool(checkpoints))
 
@@ -106,7 +118,7 @@ def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes of the activations that the backward pass recomputes at a time."""
     if is_selective(sizes.config):
         return _mlp(sizes, False) - _mlp(sizes, True) if _has_attention(sizes, stage) else 0
-    if not _checkpoints(sizes.config, stage):
+    if not recomputed_groups(sizes.config, len(stage.layers)):
         return 0
     size, layers = sizes.config.recompute.checkpoint_num_layers, blocks(sizes, stage.layers)
     groups = [sum(layers[start : start + size]) for start in range(0, len(layers), size)]
@@ -189,13 +201,6 @@ def micro_batches_in_flight(config: Config, stage: Stage) -> int:
     return max(1, min(Layout.of(config).pipe - stage.index, config.batch.gradient_accumulation_steps))
 
 
-def _checkpoints(config: Config, stage: Stage) -> int:
-    """Number of activation checkpoints of a stage; 0 without recomputation."""
-    if config.recompute.checkpoint_activations is not True:
-        return 0
-    return -(-len(stage.layers) // config.recompute.checkpoint_num_layers)
-
-
 @lru_cache(maxsize=2)  # of one plan, for all stages
 def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that feed-forward stores: input and output of the activation; only its input if `selective`.
@@ -203,24 +208,21 @@ def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     If gated, also the linear half of the input and, unless the gate is linear, the activated gate. With experts, this
     is so for every network that a token passes through.
     """
-    networks = _networks(sizes, selective)
-    if not experts.share(sizes.config):
-        return networks
-    return networks + experts.stored(sizes.config, sizes.tokens, sizes.number_size, sizes.assumed)
-
-
-def _networks(sizes: ActivationSizes, selective: bool) -> int:
-    config = sizes.config
+    config, activation = sizes.config, sizes.config.mlp.activation
     width = mlp_width(config.shape, config.mlp) // sizes.tensor
     numbers = int(sizes.tokens * width * experts.networks(config, sizes.assumed))
     wide = numbers * sizes.number_size
     if sizes.assumed.activation_memory >= 0:
-        return int(numbers * sizes.assumed.activation_memory)
-    if selective:
-        return (2 if config.mlp.activation in GATED else 1) * wide
-    if config.mlp.activation not in GATED:
-        return 2 * wide
-    return (4 if config.mlp.activation in NONLINEAR_GATES else 3) * wide
+        stored = int(numbers * sizes.assumed.activation_memory)
+    elif selective:
+        stored = (2 if activation in GATED else 1) * wide
+    elif activation in GATED:
+        stored = (4 if activation in NONLINEAR_GATES else 3) * wide
+    else:
+        stored = 2 * wide
+    if not experts.share(config):
+        return stored
+    return stored + experts.stored(config, sizes.tokens, sizes.number_size, sizes.assumed)
 
 
 def _first_and_last_layers(sizes: ActivationSizes, stage: Stage, recomputed: bool) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import attention_width, score_rule
+from neoxargs.facts.attention import score_rule
 from neoxargs.facts.attention_kernels import BIASED, Choice, Place, choices, score_bytes
 from neoxargs.facts.batch import sequences_per_micro_batch
 from neoxargs.facts.context import uses_ring
@@ -36,7 +36,7 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     """
     config, tensor = sizes.config, sizes.tensor
     shape = config.shape
-    queries, keys = _queries_and_keys(sizes)
+    queries, keys = sizes.queries, sizes.keys
     group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
     stored = queries + 2 * keys + queries + (queries if sizes.other_heads > 1 else 0)
     rotary, normed = config.embedding.pos_emb == "rotary", bool(head_norms(config.norm))
@@ -49,13 +49,6 @@ def attention(sizes: ActivationSizes, selective: bool) -> int:
     return stored + log_sum_exp + _scores(sizes)
 
 
-def _queries_and_keys(sizes: ActivationSizes) -> tuple[int, int]:
-    """Bytes of the queries of a layer, and of its keys or values with their copies."""
-    shape = sizes.config.shape
-    queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
-    return queries, queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
-
-
 def backward_in_ring(sizes: ActivationSizes) -> int:
     """Bytes that attention in a ring needs in its backward pass besides what it stores (train/ops/ring.py).
 
@@ -65,8 +58,7 @@ def backward_in_ring(sizes: ActivationSizes) -> int:
     """
     if not uses_ring(sizes.config):
         return 0
-    queries, keys = _queries_and_keys(sizes)
-    wide = SINGLE // sizes.number_size
+    queries, keys, wide = sizes.queries, sizes.keys, SINGLE // sizes.number_size
     half = queries // 2  # the queries of one of the two chunks
     pair = half + (wide * half if wide > 1 else 0) + max(half + wide * half, 2 * half + keys)
     return queries + wide * queries + 4 * keys + 2 * wide * keys + max(2 * wide * keys, pair)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import tokens_at_once
 from neoxargs.facts.trained import is_frozen
-from neoxargs.plan.given.assumptions import DEFAULT, HALF, SINGLE, Assumptions
+from neoxargs.plan.given.assumptions import HALF, SINGLE, Assumptions
 from neoxargs.plan.memory import activations, states
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import Stage
@@ -32,8 +32,7 @@ LOGITS_OF_ANY_RUN = 1e14
 Bytes = dict[str, int]
 
 
-@dataclass(frozen=True)
-class RankMemory:
+class RankMemory(Record):
     """Memory of a rank of one pipeline stage."""
 
     stage: Stage
@@ -80,22 +79,19 @@ class RankMemory:
         return max(self.host["construction"], running) + self.host["processes"]
 
 
-def rank_memory(
-    config: Config,
-    stage: Stage,
-    kind: str,
-    zero_init: bool = True,
-    assumed: Assumptions = DEFAULT,
-    sizes: ActivationSizes | None = None,
-) -> RankMemory:
-    """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target.
-
-    sizes: those of the configuration, the same for all stages.
-    """
-    held, sizes = ModelStates(config, stage, zero_init, assumed), sizes or ActivationSizes(config, kind, assumed)
-    steady = _steady(held)
+def rank_memory(sizes: ActivationSizes, stage: Stage, zero_init: bool) -> RankMemory:
+    """Return the memory of a rank of `stage`. zero_init: see Target."""
+    config, kind, assumed = sizes.config, sizes.kind, sizes.assumed
+    held = ModelStates(config, stage, zero_init, assumed)
+    # Gradients exist in the forward pass too, from the first micro batch on. A checkpoint is saved from these states:
+    # torch.save copies one tensor at a time to host memory.
+    steady = {
+        "weights": states.weights(held),
+        "gradients": states.gradients(held),
+        "optimizer": states.optimizer_state(held),
+    }
     phases = {
-        "construction": _construction(held, zero_init),
+        "construction": _construction(held),
         "forward": steady | _forward(held, sizes),
         "backward": steady | _backward(held, sizes),
         "step": steady | _step(held),
@@ -104,20 +100,16 @@ def rank_memory(
     }
     overhead = _overhead(config, kind, assumed)
     for parts in phases.values():
-        _add_what_is_no_tensor(parts, overhead, kind, assumed)
+        if kind == "cuda":
+            parts["buffers"] = parts.get("buffers", 0) + assumed.bytes_of("workspace")
+        tensors, transient = sum(parts.values()), sum(parts.get(part, 0) for part in TRANSIENT)
+        parts[FRAGMENTATION] = int(assumed.fragmentation * transient)
+        parts[CACHED] = int(assumed.cached_blocks * tensors)
+        parts[OVERHEAD] = overhead
     if kind == "cpu":  # there, host memory is the memory of the device
         for phase in PHASES[1:]:
             phases[phase]["buffers"] = phases[phase].get("buffers", 0) + states.saved_copies(held)
-    return RankMemory(stage, phases, _host(held, sizes, zero_init))
-
-
-def _add_what_is_no_tensor(parts: Bytes, overhead: int, kind: str, assumed: Assumptions) -> None:
-    if kind == "cuda":
-        parts["buffers"] = parts.get("buffers", 0) + assumed.bytes_of("workspace")
-    tensors, transient = sum(parts.values()), sum(parts.get(part, 0) for part in TRANSIENT)
-    parts[FRAGMENTATION] = int(assumed.fragmentation * transient)
-    parts[CACHED] = int(assumed.cached_blocks * tensors)
-    parts[OVERHEAD] = overhead
+    return RankMemory(stage, phases, _host(held, sizes))
 
 
 def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
@@ -141,8 +133,8 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     return {"forward": processed + slope + kept, "evaluation": processed}
 
 
-def _construction(held: ModelStates, zero_init: bool) -> Bytes:
-    device, _ = states.construction_peak(held, zero_init)
+def _construction(held: ModelStates) -> Bytes:
+    device, _ = states.construction_peak(held)
     # the peak is either during construction, or after it, when optimizer state has been allocated
     ready = states.weights(held) + states.optimizer_state(held)
     if ready >= device:
@@ -192,18 +184,6 @@ def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     }
 
 
-def _steady(held: ModelStates) -> Bytes:
-    """Model states, with gradients in the forward pass too: they exist from the first micro batch on.
-
-    A checkpoint is saved from them: torch.save copies one tensor at a time to host memory.
-    """
-    return {
-        "weights": states.weights(held),
-        "gradients": states.gradients(held),
-        "optimizer": states.optimizer_state(held),
-    }
-
-
 def _stored(sizes: ActivationSizes, stage: Stage) -> int:
     return activations.micro_batches_in_flight(sizes.config, stage) * activations.stored(sizes, stage)
 
@@ -228,11 +208,11 @@ def _overhead(config: Config, kind: str, assumed: Assumptions) -> int:
     return assumed.bytes_of("context") + buffers
 
 
-def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
+def _host(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     recompute = held.config.recompute
     in_cpu = recompute.checkpoint_activations is True and recompute.checkpoint_in_cpu
     return {
-        "construction": states.construction_peak(held, zero_init)[1],
+        "construction": states.construction_peak(held)[1],
         "offloaded": states.host_memory(held),
         "pinned": states.pinned_memory(held),
         "rounding": states.lost_to_pinning(held) if sizes.kind == "cuda" else 0,

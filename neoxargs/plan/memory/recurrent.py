@@ -6,20 +6,27 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from neoxargs.config.config import Config
+from neoxargs.facts import mamba, rwkv
 from neoxargs.facts.layer_kinds import layer_kind
-from neoxargs.facts.mamba import CHUNK, STATE, TAPS, packed_width
 from neoxargs.plan.given.assumptions import SINGLE
-from neoxargs.plan.memory import rwkv
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.plan.memory.carried import Carried
 from neoxargs.plan.memory.norms import inside_norm
 
-#: Tensors as large as the states of a chunk of Mamba's scan, at most, in its backward pass.
-CHUNK_TENSORS = 8
-#: Times that a number of these states is read or written, in the forward and in the backward pass.
-STATE_PASSES = (22, 50)
-#: Further ones, where the effect of a state that comes from another rank is added.
-EFFECT_PASSES = (7, 19)
+
+class Carried(NamedTuple):
+    """Bytes that pass from a chunk of a sample to the next one (train/parallel/carried.py)."""
+
+    inputs: int
+    """The last inputs of a convolution or token shift."""
+    times: int
+    """How often a layer has those."""
+    state: int
+    decay: int
+    """The factors on the state before a chunk that remain after it."""
+
+    def stored(self, sizes: ActivationSizes) -> int:
+        """Return what a layer stores to send gradients back: the decays of all chunks, and its own with states."""
+        return sizes.rows * (sizes.context * self.decay + self.decay + self.state)
 
 
 class Memory(NamedTuple):
@@ -35,6 +42,14 @@ class Memory(NamedTuple):
     """What passes from a chunk of a sample to the next one, with context parallelism."""
 
 
+#: Tensors as large as the states of a chunk of Mamba's scan, at most, in its backward pass.
+CHUNK_TENSORS = 8
+#: Times that a number of these states is read or written, in the forward and in the backward pass.
+STATE_PASSES = (22, 50)
+#: Further ones, where the effect of a state that comes from another rank is added.
+EFFECT_PASSES = (7, 19)
+
+
 def _mamba_stored(sizes: ActivationSizes) -> int:
     """Tensors as wide as the inner channels: what leaves in_proj (2 of them), the padded input of the convolution, what
     leaves the convolution, both activation functions, the scan and the gate, and the step sizes in fp32.
@@ -45,8 +60,8 @@ def _mamba_stored(sizes: ActivationSizes) -> int:
     selective = config.recompute.checkpoint_activations == "selective"
     normed = 0 if selective else sizes.stream
     wide = sizes.tokens * inner * ((6 if selective else 8) * sizes.number_size + SINGLE)
-    packed = sizes.tokens * packed_width(config) * sizes.number_size
-    states = _states(sizes) // CHUNK
+    packed = sizes.tokens * mamba.packed_width(config) * sizes.number_size
+    states = _states(sizes) // mamba.CHUNK
     if sizes.context > 1:
         states += states + _mamba_carried(sizes).stored(sizes)
     return sizes.stream + normed + inside_norm(sizes) + sizes.mask + wide + packed + states
@@ -54,7 +69,7 @@ def _mamba_stored(sizes: ActivationSizes) -> int:
 
 def _mamba_transient(sizes: ActivationSizes) -> int:
     """The states of one chunk in the backward pass, with their decays and gradients: fp32 tensors of the same size."""
-    chunk = min(1.0, CHUNK / sizes.row)
+    chunk = min(1.0, mamba.CHUNK / sizes.row)
     return int(CHUNK_TENSORS * chunk * _states(sizes)) + 4 * sizes.tokens * _inner(sizes) * sizes.number_size
 
 
@@ -66,23 +81,81 @@ def _mamba_moved(sizes: ActivationSizes) -> tuple[int, int]:
 
 
 def _mamba_carried(sizes: ActivationSizes) -> Carried:
-    state = _inner(sizes) * STATE * SINGLE
-    return Carried((TAPS - 1) * _inner(sizes) * sizes.number_size, 1, state, state)
+    state = _inner(sizes) * mamba.STATE * SINGLE
+    return Carried((mamba.TAPS - 1) * _inner(sizes) * sizes.number_size, 1, state, state)
 
 
 def _states(sizes: ActivationSizes) -> int:
     """Bytes of the states of all tokens, which never exist at the same time."""
-    return sizes.tokens * _inner(sizes) * STATE * SINGLE
+    return sizes.tokens * _inner(sizes) * mamba.STATE * SINGLE
 
 
 def _inner(sizes: ActivationSizes) -> int:
     return sizes.config.mamba.mamba_inner_size // sizes.tensor
 
 
+#: Tensors as large as the decays of all pairs of a segment of RWKV, at most, in its backward pass.
+PAIR_TENSORS = 6
+#: fp32 tensors as wide as time mixing, at most, in the backward pass of a piece of the effect of another rank's state.
+EFFECT_TENSORS = 8
+#: Times that a number of these decays is read or written, in the forward and in the backward pass.
+PAIR_PASSES = (9, 26)
+
+
+def _rwkv_stored(sizes: ActivationSizes) -> int:
+    """As wide as the residual stream: inputs of both norms, both shifted inputs and their five and two mixtures, and
+    outputs of the channel mixing. As wide as time mixing: w, r, k, v, and what norm and gate read and return.
+    """
+    hidden, (time, channel) = sizes.config.shape.hidden_size, rwkv.rwkv_widths(sizes.config)
+    numbers = 14 * hidden + 9 * time + 2 * channel + rwkv.DECAY_RANK
+    states = sizes.tokens // min(rwkv.SEGMENT, sizes.row) * _state(sizes)
+    if sizes.context > 1:
+        states += _rwkv_carried(sizes).stored(sizes)
+    return sizes.tokens * numbers * sizes.number_size + states + 2 * sizes.mask
+
+
+def _rwkv_transient(sizes: ActivationSizes) -> int:
+    """The backward pass of a segment, and the gradients of w, r, k and v, or those of the channel mixing if larger.
+
+    With context parallelism, that of a piece of the effect of another rank's state can be larger than of a segment.
+    """
+    time, channel = rwkv.rwkv_widths(sizes.config)
+    tokens = sizes.rows * min(rwkv.SEGMENT, sizes.row)  # those of all rows in one segment
+    at_once = PAIR_TENSORS * _pairs(sizes, tokens) + 3 * tokens // rwkv.CHUNK * _state(sizes)
+    if sizes.context > 1:
+        at_once = max(at_once, EFFECT_TENSORS * sizes.rows * min(rwkv.PIECE, sizes.row) * time * SINGLE)
+    mixing = at_once + 4 * sizes.tokens * time * sizes.number_size
+    return max(mixing, 2 * sizes.tokens * channel * sizes.number_size)
+
+
+def _rwkv_moved(sizes: ActivationSizes) -> tuple[int, int]:
+    """The decays between all pairs of a chunk, which most kernels of WKV read or write."""
+    forward, backward = PAIR_PASSES
+    pairs = _pairs(sizes, sizes.tokens)
+    return forward * pairs, backward * pairs
+
+
+def _rwkv_carried(sizes: ActivationSizes) -> Carried:
+    """Two token shifts, and the state of all heads with a factor for each of its rows."""
+    hidden, time = sizes.config.shape.hidden_size, rwkv.rwkv_widths(sizes.config)[0]
+    return Carried(hidden * sizes.number_size, 2, _state(sizes), time * SINGLE)
+
+
+def _pairs(sizes: ActivationSizes, tokens: int) -> int:
+    """Bytes of the decays between pairs of tokens."""
+    return tokens * rwkv.CHUNK * rwkv.rwkv_widths(sizes.config)[0] * SINGLE
+
+
+def _state(sizes: ActivationSizes) -> int:
+    """Bytes of one state of all heads."""
+    time = rwkv.rwkv_widths(sizes.config)[0]
+    return time * (time // sizes.config.shape.num_attention_heads) * SINGLE
+
+
 #: Kind of a recurrent layer -> its memory.
 MEMORY = {
     "mamba": Memory(_mamba_stored, _mamba_transient, _mamba_moved, _mamba_carried),
-    "rwkv": Memory(rwkv.stored, rwkv.transient, rwkv.moved, rwkv.carried),
+    "rwkv": Memory(_rwkv_stored, _rwkv_transient, _rwkv_moved, _rwkv_carried),
 }
 
 

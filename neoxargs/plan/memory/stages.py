@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from neoxargs.base.record import Record, replace
 from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout, layers_of_stages, partition_balanced, transformer_layers
 from neoxargs.facts.model import has_own_output, weights_of_layers
@@ -16,8 +16,7 @@ from neoxargs.plan.memory import weights
 from neoxargs.plan.memory.weights import Weight
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record):
     """One pipeline stage, with its sizes on each of its tensor parallel ranks."""
 
     index: int

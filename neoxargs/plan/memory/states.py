@@ -7,9 +7,9 @@ buffers are those of `runtime/zero` and `runtime/bf16_optimizer` in deepspeed 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.gradient_sum import GradientSum, gradient_sum
 from neoxargs.facts.layout import Layout
@@ -18,14 +18,14 @@ from neoxargs.plan.given.assumptions import ALLREDUCE_BUCKET, DEFAULT, HALF, SIN
 from neoxargs.plan.memory.stages import Stage
 
 
-@dataclass(frozen=True)
-class ModelStates:
+class ModelStates(Record):
     """The settings of a configuration that determine the model states of one pipeline stage."""
 
     config: Config
     stage: Stage
     ours: bool = True
-    """Whether train.py runs the configuration: in 16 bits, it partitions optimizer state even with ZeRO stage 0."""
+    """Whether train.py runs the configuration: in 16 bits, it partitions optimizer state even with ZeRO stage 0. With
+    stage 3 it builds the model within `deepspeed.zero.Init`."""
     assumed: Assumptions = DEFAULT
 
     @cached_property
@@ -82,11 +82,10 @@ class ModelStates:
     @cached_property
     def accumulates_in_fp32(self) -> bool:
         """Whether gradients are accumulated in fp32 although the weights are bf16."""
-        chosen = self.config.data_types.grad_accum_dtype
         return accumulates_in_fp32(
             bf16=self.config.precision.precision == "bfloat16",
             micro_batches=self.config.batch.gradient_accumulation_steps if self.ours else 1,
-            chosen=chosen,
+            chosen=self.config.data_types.grad_accum_dtype,
             offloaded=self.offloaded,
             optimizer=self.config.optimizer.type or "",
         )
@@ -281,7 +280,7 @@ def saved_copies(states: ModelStates) -> int:
     return states.trained * states.number_size + (0 if options.no_save_optim else optimizer)
 
 
-def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:
+def construction_peak(states: ModelStates) -> tuple[int, int]:
     """Return the peak bytes (on the device, on the host) of construction, before there is optimizer state.
 
     The pipeline engine builds its stage in fp32 and converts it on the device. The plain engine builds each weight on
@@ -294,7 +293,7 @@ def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:
     if states.pipelined:
         return full + initialised, full
     if states.zero_stage == 3:
-        held = weights(states) if zero_init else states.parameters * states.number_size
-        return held + (initialised if zero_init else 0), host_memory(states) + (0 if zero_init else full)
+        held = weights(states) + initialised if states.ours else states.parameters * states.number_size
+        return held, host_memory(states) + (0 if states.ours else full)
     on_host = not states.ours or states.config.init.use_cpu_initialization
     return states.parameters * states.number_size + initialised, full if on_host else 0

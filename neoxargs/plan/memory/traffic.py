@@ -30,7 +30,9 @@ ACTIVATION, GATED_ACTIVATION = (2, 3), (5, 13)
 def passes(sizes: ActivationSizes) -> tuple[float, float]:
     """Return the passes of a layer's kernels: in the forward and in the backward pass."""
     config = sizes.config
-    ratio = _networks(config, sizes) / sizes.tensor
+    # width of the feed-forward networks that a token passes through, relative to the residual stream
+    width = experts.networks(config, sizes.assumed) * mlp_width(config.shape, config.mlp) / config.shape.hidden_size
+    ratio = width / sizes.tensor
     stream = 1 / sizes.tensor if config.parallel.sequence_parallel else 1.0
     activation = GATED_ACTIVATION if config.mlp.activation in GATED else ACTIVATION
     dispatched = DISPATCH * experts.dispatched(config, sizes.assumed)
@@ -55,11 +57,6 @@ def _output_biases(config: Config) -> int:
     return config.attention.use_bias_in_attn_linear + config.mlp.use_bias_in_mlp
 
 
-def _networks(config: Config, sizes: ActivationSizes) -> float:
-    """Return the width of the feed-forward networks that a token passes through, relative to the residual stream."""
-    return experts.networks(config, sizes.assumed) * mlp_width(config.shape, config.mlp) / config.shape.hidden_size
-
-
 def _heads(sizes: ActivationSizes) -> tuple[float, float]:
     """Return the width of queries, and of keys or values, relative to the residual stream."""
     shape = sizes.config.shape
@@ -80,7 +77,9 @@ def _head_passes(sizes: ActivationSizes) -> tuple[float, float]:
         if rotated:
             return rotation + COPY * keys, rotation + COPY * keys
         return COPY * queries if keys < queries else 0.0, COPY * (queries + 2 * keys)
-    forward, backward = (norm * (queries + keys) + rotation for norm in _head_norm_passes(sizes))
+    # over all heads, a norm consists of separate kernels in fp32
+    norms = (20, 47) if head_norms(config.norm) == "all_heads" else _norm_passes(sizes)
+    forward, backward = (norm * (queries + keys) + rotation for norm in norms)
     return forward, backward + COPY * (queries + 2 * keys)
 
 
@@ -104,11 +103,6 @@ def _norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
     if stores_input_only(sizes.config):
         return 10, 26  # converts to fp32 and back around the kernel; the backward pass repeats this first
     return 2, 5
-
-
-def _head_norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
-    """Return the passes of a norm of queries or keys; over all heads, it consists of separate kernels in fp32."""
-    return (20, 47) if head_norms(sizes.config.norm) == "all_heads" else _norm_passes(sizes)
 
 
 def _bias_passes(config: Config, stream: float, ratio: float, sizes: ActivationSizes) -> float:

@@ -8,7 +8,7 @@ second and all norms are replicated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_weights
@@ -33,8 +33,7 @@ from neoxargs.facts.model import (
 EXPERTS = "experts"
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """A weight tensor, or several of one part of the model taken together."""
 
     part: str

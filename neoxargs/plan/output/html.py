@@ -35,13 +35,15 @@ from neoxargs.plan.output.wording import (
 def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str]) -> str:
     """Return the whole document. files: the configuration files, which its header names."""
     title = f"{format_count(sum(plan.parts.values()))} parameters on {plan.layout.ranks} x {plan.target.device.name}"
+    style = "overflow" if not plan.fits else "fits" if plan.has_verdict else "unknown"
+    word, _, reason = verdict(plan).partition(": ")
     sections = "\n".join(_sections(plan, suggestions))
     content = f"""
 <main>
 <header>
 <p class="files">{escape(", ".join(files))}</p>
 <h1>{escape(title)}</h1>
-<p class="verdict {_verdict_class(plan)}"><b>{_verdict_word(plan)}</b> {escape(_verdict_rest(plan))}</p>
+<p class="verdict {style}"><b>{word}</b> {escape(reason)}</p>
 </header>
 {_cards(plan)}
 {sections}
@@ -78,18 +80,6 @@ def _section(title: str, subtitle: str, body: str) -> str:
     return f"<section><h2>{title}{beside}</h2>{body}</section>"
 
 
-def _verdict_class(plan: Plan) -> str:
-    return "overflow" if not plan.fits else "fits" if plan.has_verdict else "unknown"
-
-
-def _verdict_word(plan: Plan) -> str:
-    return verdict(plan).partition(": ")[0]
-
-
-def _verdict_rest(plan: Plan) -> str:
-    return verdict(plan).partition(": ")[2]
-
-
 def _cards(plan: Plan) -> str:
     speed, peak, error = plan.speed, plan.fullest.peak, plan.time_error
     share = f"{format_percent(peak, plan.usable)} of the usable memory" if plan.usable else "per rank"
@@ -109,9 +99,8 @@ def _cards(plan: Plan) -> str:
 def _suggestions(suggestions: Sequence[Suggestion]) -> str:
     if not suggestions:
         return f"<p>{NOTHING_FITS.capitalize()}.</p>"
-    return "".join(_suggestion(suggestion) for suggestion in suggestions)
-
-
-def _suggestion(suggestion: Suggestion) -> str:
-    lines = "\n".join(f"--set {override}" for override in suggestion.overrides)
-    return f'<div class="suggestion"><pre>{escape(lines)}</pre><p>{describe_effect(suggestion)}</p></div>'
+    drawn = []
+    for each in suggestions:
+        lines = escape("\n".join(f"--set {override}" for override in each.overrides))
+        drawn.append(f'<div class="suggestion"><pre>{lines}</pre><p>{describe_effect(each)}</p></div>')
+    return "".join(drawn)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from neoxargs.base.problems import Problem
+from neoxargs.base.record import as_dict
 from neoxargs.plan.advice.smaller import Suggestion
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.errors import Interval
@@ -67,6 +67,6 @@ def _stage(rank: RankMemory, error: float) -> dict[str, Any]:
 def _speed(speed: Speed, error: float) -> dict[str, Any]:
     derived = ("step", "total", "tokens_per_second", "tflops_per_device")
     values = {name: getattr(speed, name) for name in derived}
-    fields = asdict(speed)
+    fields = as_dict(speed) | {"volume": as_dict(speed.volume)}
     del fields["sizes"]
     return fields | values | {"interval": {name: Interval.of(value, error) for name, value in values.items()}}

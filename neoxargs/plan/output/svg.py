@@ -13,7 +13,7 @@ from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.placement import RankPlacement, rank_placements
 from neoxargs.plan.memory.breakdown import PHASES, RankMemory
 from neoxargs.plan.output import style
-from neoxargs.plan.output.scale import LONGEST, bytes_of_track
+from neoxargs.plan.output.wording import LONGEST, bytes_of_track
 
 #: The most ranks whose cells have labels; with more, a cell is a coloured square.
 MAX_LABELLED = 256
@@ -52,22 +52,12 @@ def _stage_caption(rank: RankMemory) -> str:
 
 def step_chart(plan: Plan) -> str:
     """One stacked bar of the components of the step time."""
-    speed = plan.speed
-    seconds = (
-        speed.compute,
-        speed.bubble,
-        speed.tensor,
-        speed.pipe,
-        speed.data,
-        speed.experts,
-        speed.context,
-        speed.optimizer,
-        speed.lost,
-    )
-    terms = dict(zip(style.TIME, seconds, strict=True))
-    return stacked_bar(
-        "", terms, style.TIME, speed.step, lambda time: f"{format_duration(time)}, {format_percent(time, speed.step)}"
-    )
+    step = plan.speed.step
+
+    def value(seconds: float) -> str:
+        return f"{format_duration(seconds)}, {format_percent(seconds, step)}"
+
+    return stacked_bar("", plan.speed.components, style.TIME, step, value)
 
 
 def ranks_chart(plan: Plan) -> str:

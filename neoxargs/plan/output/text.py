@@ -17,7 +17,6 @@ from neoxargs.base.text import (
     protect_names,
     wrap,
 )
-from neoxargs.config.config import Config
 from neoxargs.facts.attention_kernels import Place, choices, describe_kernels
 from neoxargs.facts.batch_sizes import BatchSizes
 from neoxargs.facts.gradient_sum import gradient_sum
@@ -26,10 +25,11 @@ from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.placement import host_range, hosts_of_stages
 from neoxargs.plan.memory import experts
 from neoxargs.plan.memory.breakdown import PARTS, PHASES, RankMemory
-from neoxargs.plan.output.scale import bytes_of_track
 from neoxargs.plan.output.wording import (
     NOTHING_FITS,
     assumption_notes,
+    block,
+    bytes_of_track,
     describe_effect,
     priced,
     ranged,
@@ -60,15 +60,15 @@ def to_text(plan: Plan, suggestions: Sequence[Suggestion]) -> str:
         ("volume", list(_communication_volume(plan))),
         ("assumed", assumption_notes(plan)),
     ]
-    blocks = [_row(label, lines, plan.config) for label, lines in rows if lines]
-    return "\n\n".join([_coloured(blocks[0], plan.fits), *blocks[1:]])
-
-
-def _row(label: str, lines: Sequence[str], config: Config) -> str:
-    if label in WRAPPED:
-        names = config.file_names()
-        lines = [part for line in lines for part in wrap(protect_names(line, names), summary.WIDTH - LABEL)]
-    return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
+    names, blocks = plan.config.file_names(), []
+    for label, lines in rows:
+        if label in WRAPPED:
+            lines = [part for line in lines for part in wrap(protect_names(line, names), summary.WIDTH - LABEL)]
+        if lines:
+            blocks.append(block(label, lines))
+    if in_colour(sys.stdout):
+        blocks[0] = f"\033[1;{32 if plan.fits else 31}m{blocks[0]}\033[0m"
+    return "\n\n".join(blocks)
 
 
 def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
@@ -179,13 +179,8 @@ def _speed(plan: Plan) -> Iterator[str]:
     kernels = choices(plan.config, Place(plan.target.device.kind))
     if any(choice.kernel != "sdpa" or choice.asked.words for choice in kernels):
         yield f"attention: {describe_kernels(kernels)}"
-    terms = {
-        "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,
-        "pipeline communication": estimate.pipe, "data communication": estimate.data,
-        "expert communication": estimate.experts, "context communication": estimate.context,
-        "optimizer": estimate.optimizer, "other losses": estimate.lost,
-    }  # fmt: skip
-    shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
+    terms = estimate.components.items()
+    shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms if seconds)
     yield ", ".join(shares).replace(" %", f"{NO_BREAK_SPACE}%")
 
 
@@ -210,7 +205,3 @@ def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]
         yield f"   {describe_effect(suggestion)}"
     if suggestions and not plan.fits:
         yield "deepy plan --search compares all layouts"
-
-
-def _coloured(block: str, fits: bool) -> str:
-    return f"\033[1;{32 if fits else 31}m{block}\033[0m" if in_colour(sys.stdout) else block

@@ -1,8 +1,8 @@
-"""Sentences about a plan: its verdict, the effect of a suggestion, its assumptions."""
+"""What the text and the page of a plan have in common: its sentences, and the scale of the memory bars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from neoxargs.base.problems import listed
 from neoxargs.base.text import format_bytes, format_number
@@ -12,6 +12,7 @@ from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.given.errors import Interval
 from neoxargs.plan.time.roofline import Rates
+from neoxargs.runs.summary import LABEL
 
 #: The suggestion where none of the changes tried helps.
 NOTHING_FITS = (
@@ -27,6 +28,19 @@ DURING = {
     "evaluation": "during evaluation",
     "saving": "while a checkpoint is saved",
 }
+#: The length of the longest bar, in multiples of the usable memory: with more, smaller bars would look empty.
+LONGEST = 4
+
+
+def bytes_of_track(plan: Plan) -> float:
+    """Return the memory at the end of each bar's track; a bar of more memory is cut there."""
+    largest = max(plan.fullest.peak, plan.target.device.memory or 0)
+    return largest if plan.usable is None else min(largest, LONGEST * plan.usable)
+
+
+def block(label: str, lines: Sequence[str]) -> str:
+    """Return lines of text with a label before the first."""
+    return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 
 def ranged(value: float, error: float, form: Callable[[float], str]) -> str:
@@ -69,7 +83,10 @@ def verdict(plan: Plan) -> str:
         if plan.has_verdict:
             needed = f"a host with {ranks_per_host(plan)} needs at most {host_peak}"
             return f"{word}: {peak}; {needed}; the run can use {host_limit}"
-        return f"no verdict: {peak}{_unfit_for_assumed_device(plan)}; {_missing_memory(plan)}"
+        add = f"the device's memory is unknown: add --device {ASSUMED_DEVICE} or --gpu-memory GIB"
+        if device.kind == "cpu":
+            add = "the host's memory is unknown: add --host-memory GIB"
+        return f"no verdict: {peak}{_unfit_for_assumed_device(plan)}; {add}"
     limit = f"{format_bytes(usable)} of the device's {format_bytes(device.memory or 0)}"
     if not plan.device_fits:
         overflow = plan.overflows_in or fullest.peak_phase
@@ -86,12 +103,6 @@ def _unfit_for_assumed_device(plan: Plan) -> str:
         return ""
     usable = format_bytes(plan.assumed_limit_exceeded)
     return f" (an {ASSUMED_DEVICE}, whose speed is assumed, has only {usable} of usable memory)"
-
-
-def _missing_memory(plan: Plan) -> str:
-    if plan.target.device.kind == "cpu":
-        return "the host's memory is unknown: add --host-memory GIB"
-    return f"the device's memory is unknown: add --device {ASSUMED_DEVICE} or --gpu-memory GIB"
 
 
 def ranks_per_host(plan: Plan) -> str:

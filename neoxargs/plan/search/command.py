@@ -7,12 +7,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from neoxargs.base.charts.html_page import BEGINNING
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Problem, Problems, report
-from neoxargs.base.record import replace
+from neoxargs.base.record import Record, replace
 from neoxargs.base.write_files import require_replaceable, write_all
 from neoxargs.hosts.device_table import ASSUMED_DEVICE
 from neoxargs.plan.advice.smaller import Changes
@@ -22,14 +21,7 @@ from neoxargs.plan.given.placement import on_hosts
 from neoxargs.plan.given.target import Target, choose_target
 from neoxargs.plan.search.output import fewest, to_json, to_text
 from neoxargs.plan.search.search import Result, Search, Tell, device_counts
-from neoxargs.plan.search.subject import (
-    GPU_COUNTS,
-    Resolve,
-    Start,
-    Subject,
-    start_of,
-    under_all_names,
-)
+from neoxargs.plan.search.subject import GPU_COUNTS, Resolve, Start, Subject, start_of, under_all_names
 from neoxargs.resolve import Draft
 from neoxargs.runs.run_spec import RunSpec, complete_run
 
@@ -37,8 +29,7 @@ from neoxargs.runs.run_spec import RunSpec, complete_run
 MOST_GPUS = 1024
 
 
-@dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(Record):
     """What is searched for, and where the result goes."""
 
     fewest: bool = False
@@ -111,17 +102,14 @@ def _search(resolve: Resolve, start: Start, target: Target, options: PlanOptions
 def _target(options: PlanOptions, base: RunSpec, name: str) -> Target:
     """Return the GPU and host to plan for. name: the option that asks for the search."""
     target = choose_target(options, base)
-    on_cpu = target.device.kind != "cuda"
-    if on_cpu or target.device.memory is None:
-        unsuitable = (
-            f"plans for GPUs only, but the device is {target.device.name}"
-            if on_cpu
-            else "needs the memory size of the GPUs, which is unknown"
-        )
-        what = f"{name} {unsuitable}"
-        hint = f"name a GPU with --device, such as --device {ASSUMED_DEVICE}"
-        raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
-    return target
+    if target.device.kind != "cuda":
+        what = f"{name} plans for GPUs only, but the device is {target.device.name}"
+    elif target.device.memory is None:
+        what = f"{name} needs the memory size of the GPUs, which is unknown"
+    else:
+        return target
+    hint = f"name a GPU with --device, such as --device {ASSUMED_DEVICE}"
+    raise Problems(Problem(what, hint=hint, id="search-needs-a-device"))
 
 
 def _write(
@@ -133,8 +121,11 @@ def _write(
     if search.write and result.fitting:
         from neoxargs.plan.search.layout_file import layout_file
 
-        # Without --gpus, the numbers in the files are those that were planned for.
-        counts = _counts(result.devices, options.per_host) if options.gpus else {}
+        counts: Changes = {}
+        if options.gpus:  # without, the numbers in the files are those that were planned for
+            devices, each = result.devices, options.per_host
+            hosts = {"num_gpus": min(devices, each), "num_nodes": -(-devices // each)}
+            counts = {**dict.fromkeys(GPU_COUNTS, devices), **hosts}
         file, usage = layout_file(search.write, result, drafted, options.overrides, counts)
         files.append(file)
     if search.page:
@@ -143,12 +134,6 @@ def _write(
         files.append(Text(search.page, to_html(result, subject)))
     write_all(files)
     return usage
-
-
-def _counts(devices: int, per_host: int) -> Changes:
-    """Return the parameters that count GPUs and hosts."""
-    hosts = {"num_gpus": min(devices, per_host), "num_nodes": -(-devices // per_host)}
-    return {**dict.fromkeys(GPU_COUNTS, devices), **hosts}
 
 
 @contextmanager

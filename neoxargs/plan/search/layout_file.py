@@ -41,16 +41,20 @@ def layout_file(name: str, result: Result, drafted: Draft, overrides: Sequence[s
     """
     texts = drafted.files
     documents = [Document(*text) for text in texts]
-    changes = {**result.front[0].layout.changes(), **_miscounted(documents, counts), **_guessed(drafted)}
+    changes = {**result.front[0].layout.changes(), **_miscounted(documents, counts)}
+    if "dialect" not in drafted.values:  # the keys of a layout could change what is guessed, and so defaults
+        changes["dialect"] = drafted.dialect.name
     holders = [document for document in documents if _names(document, changes)]
     others = [override for override in overrides if not _sets(override, changes)]
-    alone = File(name, _edited(_begun(name, changes), changes))
+    first, value = next(iter(changes.items()))
+    alone = File(name, _edited(Document(name, f"{first}: {yaml_value(value)}\n"), changes))
     files = [*texts, alone]
     if len(holders) == 1:
         copied = File(name, _edited(holders[0], changes))
         files = [copied if text.name == holders[0].name else text for text in texts]
     what = f"a copy of {holders[0].name} with the fastest layout" if holders else "the fastest layout"
-    usage = [f"{name}: {what}; use it with", _command(files, others)]
+    command = shlex.join(["deepy", "train.py", *(file.name for file in files)])
+    usage = [f"{name}: {what}; use it with", command + _set_options(others)]
     if len(holders) > 1 or not _selects(files, others, changes, result.devices):
         usage, files = list(_remove_first(name, holders, changes)), [alone]
     text = next(text for file, text in files if file == name)
@@ -66,20 +70,6 @@ def _miscounted(documents: Sequence[Document], counts: Changes) -> Changes:
         if entry.name in counts
     }
     return {key: counts[key] for key, old in written.items() if isinstance(old, int) and 0 < old != counts[key]}
-
-
-def _guessed(drafted: Draft) -> Changes:
-    """Return the dialect of files that state none: the keys of a layout could change the guess, and so defaults."""
-    return {} if "dialect" in drafted.values else {"dialect": drafted.dialect.name}
-
-
-def _begun(name: str, changes: Changes) -> Document:
-    first, value = next(iter(changes.items()))
-    return Document(name, f"{first}: {yaml_value(value)}\n")
-
-
-def _command(files: Sequence[Text], overrides: Sequence[str]) -> str:
-    return shlex.join(["deepy", "train.py", *(file.name for file in files)]) + _set_options(overrides)
 
 
 def _names(document: Document, changes: Changes) -> dict[str, list[str]]:

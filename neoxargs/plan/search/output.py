@@ -8,6 +8,7 @@ from typing import Any
 
 from neoxargs.base.text import format_bytes, format_duration, format_number, format_percent, wrap
 from neoxargs.plan.given.errors import Interval
+from neoxargs.plan.output.wording import block
 from neoxargs.plan.search.search import Found, LeftOut, Result
 from neoxargs.plan.search.subject import Subject
 from neoxargs.plan.time.speed import Speed
@@ -38,7 +39,7 @@ def to_text(result: Result, subject: Subject, left_out: bool, usage: Sequence[st
     rows += [("fastest" if not index else "", list(_explained(found))) for index, found in enumerate(best)]
     rows += [("left out", list(_left_out(result, left_out)))]
     rows.append(("written", list(usage)))
-    return "\n\n".join(_row(label, lines) for label, lines in rows if lines)
+    return "\n\n".join(block(label, lines) for label, lines in rows if lines)
 
 
 def fewest(result: Result, subject: Subject) -> str:
@@ -46,14 +47,10 @@ def fewest(result: Result, subject: Subject) -> str:
     needed = f"{result.devices:,} x {subject.target.device.name}"
     if not result.fitting:
         none = f"no layout fits on any number tried, up to {needed}; set --gpus N to try up to N GPUs"
-        return _row("fewest", [none])
+        return block("fewest", [none])
     answer = f"{needed} is the smallest number tried on which a layout fits; "
     tried = "numbers tried: those that divide one host equally, then 2, 3, 4, 6, 8, 10, 12, 15, ... whole hosts"
-    return _row("fewest", [f"{answer}the fastest is {result.front[0].layout}", tried])
-
-
-def _row(label: str, lines: Sequence[str]) -> str:
-    return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
+    return block("fewest", [f"{answer}the fastest is {result.front[0].layout}", tried])
 
 
 def counts(result: Result) -> str:

@@ -8,9 +8,9 @@ what a rule forbids is left out, with the id of the problem.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from neoxargs.base.problems import Problems
+from neoxargs.base.record import Record, replace
 from neoxargs.base.text import format_bytes
 from neoxargs.config.config import Config
 from neoxargs.plan.advice.smaller import Changes
@@ -25,8 +25,7 @@ Tell = Callable[[int], None]
 SLOWEST, SMALLEST_SAVING = 5, 0.02
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Record):
     """A layout that fits, and its plan."""
 
     layout: Layout
@@ -46,8 +45,7 @@ class Found:
         return self.plan.cost(self.plan.speed.total)
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(Record):
     """Layouts that were not planned or do not fit, and why."""
 
     layout: Division | Layout
@@ -65,8 +63,7 @@ class LeftOut:
         return self.why if self.needs is None else f"needs {format_bytes(self.needs)} {self.why}"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Record):
     """What a search found."""
 
     devices: int
@@ -103,20 +100,13 @@ class Result:
 class Search:
     """A search with one model, one global batch and one kind of device."""
 
-    def __init__(
-        self,
-        config: Config,
-        per_host: int,
-        make_plan: MakePlan,
-        tell: Tell = lambda planned: None,
-        samples: int | None = None,
-    ) -> None:
+    def __init__(self, config: Config, per_host: int, make_plan: MakePlan, tell: Tell, samples: int) -> None:
         self.config, self.per_host, self.make_plan, self.tell = config, per_host, make_plan, tell
+        self.samples = samples
+        """Global batch size, which is the same for all layouts."""
         self.fitting: list[Found] = []
         self.left_out: list[LeftOut] = []
         self.plans: dict[Layout, Plan] = {}
-        self.samples = samples or config.batch.train_batch_size
-        """Global batch size, which is the same for all layouts."""
 
     def run(self, devices: int) -> Result:
         """Search all layouts; those that offload the optimizer only if none fits otherwise."""
@@ -129,16 +119,13 @@ class Search:
         """Return whether any layout of this many devices fits, with the least memory that each can have."""
         for offload in (False, True):
             for division in divisions(self.config, devices, self.per_host, offload):
-                if self._least(division, self._sizes(division)):
+                if self._least(division, micro_batches(division, self.samples)):
                     return True
         return False
 
-    def _sizes(self, division: Division) -> list[tuple[int, int]]:
-        return micro_batches(division, self.samples)
-
     def _try(self, tried: Iterator[Division]) -> None:
         for division in tried:
-            sizes = self._sizes(division)
+            sizes = micro_batches(division, self.samples)
             if allowed := self._least(division, sizes):
                 larger = [size for size in sizes if size[0] >= allowed.micro]
                 for recompute in RECOMPUTE:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.hosts.assumed import assumed_hosts
 from neoxargs.plan.advice.smaller import Changes
@@ -17,8 +17,7 @@ RECOMPUTE: tuple[bool | str, ...] = (True, "selective", False)
 LARGEST_MICRO_BATCH = 64
 
 
-@dataclass(frozen=True)
-class Division:
+class Division(Record):
     """How ranks divide a model and its states. pipe: 0 means no pipeline engine."""
 
     tensor: int
@@ -55,8 +54,7 @@ class Division:
         return ", ".join([*parts, "optimizer on the host"] if self.offload else parts)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Record):
     """A division with its micro batches and what is recomputed."""
 
     division: Division
@@ -84,7 +82,7 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
 
     The pipeline engine excludes ZeRO-2 and 3; offloading needs them here, where they save the most host memory.
     """
-    context = config.parallel.context_parallel_size
+    context, experts = config.parallel.context_parallel_size, config.moe.moe_num_experts
     slots = {len(numbers) for numbers in assumed_hosts(devices, per_host).values()}
     for tensor in (size for size in _divisors(devices, per_host) if not any(count % size for count in slots)):
         # Without the divisor 1: a pipeline of one stage is the plain engine with fewer ZeRO stages.
@@ -96,16 +94,11 @@ def divisions(config: Config, devices: int, per_host: int, offload: bool = False
             stages = (2, 3) if offload else (0, 1, 2, 3) if divided and not pipe else (0, 1) if divided else (0,)
             if offload and pipe:
                 continue
-            for stage, expert in product(stages, _expert_sizes(config, data * context)):
+            shares = [size for size in _divisors(data * context, experts) if experts % size == 0]
+            for stage, expert in product(stages, shares):
                 # With tensor parallelism always sequence parallel, which sends as many bytes and saves memory
                 # (arXiv:2205.05198).
                 yield Division(tensor, pipe, data, stage, tensor > 1, offload, expert, context)
-
-
-def _expert_sizes(config: Config, ranks: int) -> list[int]:
-    """Return the numbers of data parallel ranks among which the experts of a layer can be divided equally."""
-    experts = config.moe.moe_num_experts
-    return [size for size in _divisors(ranks, experts) if experts % size == 0]
 
 
 def micro_batches(division: Division, samples: int) -> list[tuple[int, int]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
 
 from neoxargs.base.problems import Problem, Problems
+from neoxargs.base.record import Record
 from neoxargs.base.text import format_bytes
+from neoxargs.facts.description import counted
 from neoxargs.facts.layout import ranks_of_replica
 from neoxargs.plan.advice.smaller import Changes
 from neoxargs.plan.given.target import Target
@@ -23,21 +24,17 @@ OTHER_NAMES = {"batch_size": MICRO, "gas": "gradient_accumulation_steps"}
 GPU_COUNTS = ("global_num_gpus", "world_size")
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Record):
     """The configuration that a search starts from. Its layout is not used."""
 
     spec: RunSpec
     samples: int
     """Global batch size, which is the same for all layouts."""
-    written: Mapping[str, object]
-    """Parameter -> value, for all parameters that the user sets."""
     batch_of: int | None = None
     """Number of GPUs for which the batch size was computed, with --fewest; None if `train_batch_size` is set."""
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Record):
     """What was searched for, for the output."""
 
     start: Start
@@ -56,8 +53,7 @@ class Subject:
         gpus = self.start.batch_of
         if gpus is None:
             return []
-        plural = "s" if gpus > 1 else ""
-        batch = f"the global batch size that the configuration's own layout gives on {gpus:,} GPU{plural}"
+        batch = f"the global batch size that the configuration's own layout gives on {counted(gpus, 'GPU')}"
         return [f"assuming {batch}; set {BATCH} to choose another"]
 
     @property
@@ -84,40 +80,28 @@ def start_of(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -
         spec = resolve({}, gpus)
     except Problems as problems:
         spec = _without_layout(resolve, samples, gpus, problems)
-    return Start(spec, samples, _written(drafted))
-
-
-def _written(drafted: Draft) -> Mapping[str, object]:
-    return {key: value.value for key, value in drafted.values.items()}
+    return Start(spec, samples)
 
 
 def _batch_of_layout(resolve: Resolve, drafted: Draft, gpus: int | None, fewest: bool) -> Start:
     """Return the global batch that the configuration's own layout gives on `gpus`, or with `fewest` on its own GPUs."""
     if fewest:
-        spec = _on_own_gpus(resolve, drafted)
-        return Start(spec, spec.config.batch.train_batch_size, _written(drafted), spec.resources.gpus)
+        try:
+            spec = resolve({}, None)  # the GPUs that the files or this machine give
+        except Problems:
+            spec = resolve({}, _replica(drafted))
+        return Start(spec, spec.config.batch.train_batch_size, spec.resources.gpus)
     try:
         spec = resolve({}, gpus)
-        return Start(spec, spec.config.batch.train_batch_size, _written(drafted))
+        return Start(spec, spec.config.batch.train_batch_size)
     except Problems as problems:
         replica = _replica(drafted)
         if gpus is None or gpus % replica == 0:
             raise
         _without_layout(resolve, 2, gpus, problems)  # a size that no rule forbids
-        because = (
-            f"{gpus:,} GPUs cannot be divided into replicas of {replica} GPUs "
-            "(model_parallel_size x pipe_parallel_size)"
-        )
-        what = f"{BATCH} is not set, and cannot be computed from the layout in the configuration: {because}"
+        what = f"{BATCH} is not set, and cannot be computed from the layout in the configuration: {gpus:,} GPUs "
+        what += f"cannot be divided into replicas of {replica} GPUs (model_parallel_size x pipe_parallel_size)"
         raise Problems(Problem(what, hint=f"add --set {BATCH}=N", id="search-needs-a-batch")) from problems
-
-
-def _on_own_gpus(resolve: Resolve, drafted: Draft) -> RunSpec:
-    """Resolve for the GPUs that the files or this machine give, or else for one replica."""
-    try:
-        return resolve({}, None)
-    except Problems:
-        return resolve({}, _replica(drafted))
 
 
 def _replica(drafted: Draft) -> int:

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from neoxargs.config.config import Config
-from neoxargs.facts.attention import attention_width
 from neoxargs.facts.layer_kinds import has_attention
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import SINKHORN_ROUNDS, has_experts, head_norms, tokens_at_once
 from neoxargs.plan.given.assumptions import SINGLE
 from neoxargs.plan.memory import experts, recurrent
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
-from neoxargs.plan.memory.recompute import recomputed_groups, stops_early
+from neoxargs.plan.memory.activations import recomputed_groups, stops_early
 from neoxargs.plan.memory.stages import Stage
 
 Operator = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "recv"]
@@ -51,7 +50,9 @@ def tensor_messages(sizes: ActivationSizes, stage: Stage, rows: int) -> Messages
         messages[Message(operator, sizes.hidden)] += count
     for operator in _at_the_ends(config, stage):
         messages[Message(operator, sizes.hidden)] += 1
-    messages[Message("all_reduce", sizes.tokens * SINGLE)] += _of_head_norms(config, len(stage.layers))
+    if head_norms(config.norm) == "all_heads":  # sums of squares: of queries and of keys, in each pass
+        passes = 3 if recomputed_groups(config, len(stage.layers)) else 2
+        messages[Message("all_reduce", sizes.tokens * SINGLE)] += 2 * passes * len(stage.layers)
     if stage.last:
         # In the loss, each chunk of tokens is reduced by itself (train/losses/cross_entropy.py).
         at_once = tokens_at_once(sizes.assumed.most_logits(sizes.kind), rows // sizes.tensor)
@@ -107,9 +108,7 @@ def context_messages(sizes: ActivationSizes, stage: Stage) -> ContextMessages:
     around: Messages = Counter()
     if sizes.context == 1:
         return ContextMessages(exchanged, around, Counter())
-    shape, layers = sizes.config.shape, sum(has_attention(sizes.config, layer) for layer in stage.layers)
-    queries = sizes.tokens * attention_width(shape) // sizes.tensor * sizes.number_size
-    keys = queries * shape.num_kv_heads // shape.num_attention_heads * sizes.copies
+    queries, keys, layers = sizes.queries, sizes.keys, sum(has_attention(sizes.config, each) for each in stage.layers)
     passes = 3 if recomputed_groups(sizes.config, len(stage.layers)) else 2
     if sizes.other_heads > 1:
         exchanged[Message("all_to_all", queries + 2 * keys)] += passes * layers
@@ -198,21 +197,10 @@ def _of_layers(config: Config, layers: int) -> Iterator[tuple[Operator, int]]:
         yield "all_gather", groups
 
 
-def _of_head_norms(config: Config, layers: int) -> int:
-    """Return the sums of squares over all heads: of queries and of keys, in each pass."""
-    if head_norms(config.norm) != "all_heads":
-        return 0
-    again = layers if recomputed_groups(config, layers) else 0
-    return 2 * (2 * layers + again)
-
-
 def _at_the_ends(config: Config, stage: Stage) -> Iterator[Operator]:
     """Yield the collectives of the embedding, of the loss, and of what arrives from other stages."""
-    in_shards = config.parallel.sequence_parallel
-    if stage.first:
-        yield from SHARDED if in_shards else SUMMED
-    if stage.last:
-        yield from SHARDED if in_shards else SUMMED
+    for _ in range(stage.first + stage.last):
+        yield from SHARDED if config.parallel.sequence_parallel else SUMMED
     activations, gradients = partitioned(config)
     if Layout.of(config).pipe == 1:
         return

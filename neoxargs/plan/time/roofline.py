@@ -8,9 +8,9 @@ dropout) only moves numbers: memory/traffic.py counts them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from neoxargs.base.record import Record
 from neoxargs.config.config import Config
 from neoxargs.facts.attention import attention_width, head_dim, layer_window, qkv_rows, score_rule
 from neoxargs.facts.batch import sequences_per_micro_batch
@@ -32,8 +32,7 @@ PRODUCTS, FROZEN_PRODUCTS = 3, 2
 FUSED_FORWARD, FUSED = 2, 7
 
 
-@dataclass(frozen=True)
-class Time:
+class Time(Record):
     """Seconds of one micro batch on one rank."""
 
     products: float
@@ -44,17 +43,8 @@ class Time:
     def total(self) -> float:
         return self.products + self.attention + self.elementwise
 
-    def plus(self, other: Time) -> Time:
-        return Time(
-            self.products + other.products, self.attention + other.attention, self.elementwise + other.elementwise
-        )
 
-    def times(self, factor: float) -> Time:
-        return Time(self.products * factor, self.attention * factor, self.elementwise * factor)
-
-
-@dataclass(frozen=True)
-class Rates:
+class Rates(Record):
     """What kernels reach on a device: operations and bytes per second."""
 
     products: float
@@ -84,21 +74,14 @@ VOLTA, HOPPER = 7, 9
 
 def layer_time(sizes: ActivationSizes, device: Device, layer: int) -> tuple[Time, Time]:
     """Return the time of a layer: of its forward pass, and of forward and backward pass."""
-    if recurrence := recurrent.memory(sizes.config, layer):
-        return _recurrent_time(sizes, device, matrices_of_layer(sizes.config, layer), recurrence)
-    return _attention_layer_time(sizes, device)
-
-
-def _recurrent_time(
-    sizes: ActivationSizes, device: Device, elements: int, recurrence: recurrent.Memory
-) -> tuple[Time, Time]:
-    """Return the time of a layer whose matrices have this many elements; its recurrence moves more than it computes."""
+    recurrence = recurrent.memory(sizes.config, layer)
+    if recurrence is None:
+        return _attention_layer_time(sizes, device)
     rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
-    once = 2.0 * sizes.tokens * elements / sizes.tensor / rates.products
-    forward, backward = recurrence.moved(sizes)
-    return Time(once, 0.0, forward / rates.memory), Time(
-        _products_of(sizes.config) * once, 0.0, (forward + backward) / rates.memory
-    )
+    once = 2.0 * sizes.tokens * matrices_of_layer(sizes.config, layer) / sizes.tensor / rates.products
+    forward, backward = recurrence.moved(sizes)  # a recurrence moves more than it computes
+    both = Time(_products_of(sizes.config) * once, 0.0, (forward + backward) / rates.memory)
+    return Time(once, 0.0, forward / rates.memory), both
 
 
 @lru_cache(maxsize=1)  # of one plan, for all stages
@@ -107,22 +90,16 @@ def _attention_layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time,
     attention = _attention(sizes, rates)
     once = _products(sizes, rates)
     forward, backward = passes(sizes)
-    moved = sizes.hidden * _fused(sizes)
-    elementwise = (forward + backward) * moved / rates.memory
+    # What elementwise kernels move, relative to the count of torch's own.
+    fused = sizes.assumed.eager * (sizes.assumed.compiled if sizes.config.fusion.compile_layers else 1.0)
+    elementwise = (forward + backward) * (sizes.hidden * fused) / rates.memory
     share = forward / (forward + backward)
-    return Time(once, attention[0], elementwise * share), Time(
-        _products_of(sizes.config) * once, attention[1], elementwise
-    )
+    both = Time(_products_of(sizes.config) * once, attention[1], elementwise)
+    return Time(once, attention[0], elementwise * share), both
 
 
 def _products_of(config: Config) -> int:
     return FROZEN_PRODUCTS if is_frozen(config) else PRODUCTS
-
-
-def _fused(sizes: ActivationSizes) -> float:
-    """Return how much elementwise kernels move, relative to the count of torch's own."""
-    compiled = sizes.assumed.compiled if sizes.config.fusion.compile_layers else 1.0
-    return sizes.assumed.eager * compiled
 
 
 def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
+from neoxargs.base.record import Record, replace
 from neoxargs.config.config import Config
 from neoxargs.facts.batch import sequences_per_batch
 from neoxargs.facts.batch_sizes import BatchSizes
@@ -23,7 +23,7 @@ from neoxargs.facts.muon import flops, muon_matrices
 from neoxargs.facts.sequence_lengths import PHASES, SequenceLengths
 from neoxargs.facts.trained import is_frozen
 from neoxargs.hosts.device_table import Device
-from neoxargs.plan.given.assumptions import CONFIGURED, DEFAULT, SINGLE, Assumptions
+from neoxargs.plan.given.assumptions import CONFIGURED, SINGLE, Assumptions
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.activations import selectively_recomputed
 from neoxargs.plan.memory.stages import Stage
@@ -46,8 +46,7 @@ from neoxargs.plan.time.roofline import Rates, layer_time, loss_time
 KERNELS = 80
 
 
-@dataclass(frozen=True)
-class CommunicationVolume:
+class CommunicationVolume(Record):
     """Bytes that a rank of the largest stage sends in one step."""
 
     tensor: int
@@ -62,8 +61,7 @@ class CommunicationVolume:
     """Between device and host memory, for offloading."""
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(Record):
     """Seconds of one step by component, and the sizes that they were computed from."""
 
     flops_per_token: float
@@ -87,13 +85,23 @@ class Speed:
     """Seconds of a step with the first batch of a ramp."""
     lengths: SequenceLengths | None = None
     """Of the sequences, if they change."""
-    shares: Mapping[int, float] = field(default_factory=dict)
+    shares: Mapping[int, float] = {}
     """Length of sequences -> the time of a step with them, as a share of that of a step with whole samples."""
 
     @property
     def step(self) -> float:
         communication = self.tensor + self.pipe + self.data + self.experts + self.context
         return self.compute + self.bubble + communication + self.optimizer + self.lost
+
+    @property
+    def components(self) -> dict[str, float]:
+        """Return the seconds of a step by what they are spent on."""
+        return {
+            "compute": self.compute, "pipeline bubble": self.bubble, "tensor communication": self.tensor,
+            "pipeline communication": self.pipe, "data communication": self.data,
+            "expert communication": self.experts, "context communication": self.context,
+            "optimizer": self.optimizer, "other losses": self.lost,
+        }  # fmt: skip
 
     @property
     def tflops_per_device(self) -> float:
@@ -129,31 +137,28 @@ class Speed:
 
 
 def estimate_speed(
-    config: Config,
+    sizes: ActivationSizes,
     rows: int,
     stages: list[Stage],
     device: Device,
     slots: int,
-    assumed: Assumptions = DEFAULT,
-    sizes: ActivationSizes | None = None,
     tensor_together: int | None = None,
 ) -> Speed:
     """Return the estimated speed. rows: of the padded vocabulary. slots: devices per host.
 
-    sizes: those of the configuration, if they are known.
     tensor_together: the fewest ranks of a tensor parallel group on a host; None if hosts cut no group that fits on one.
     Groups that span hosts communicate over the network.
     """
-    layout, sizes = Layout.of(config), sizes or ActivationSizes(config, device.kind, assumed)
-    batches = config.batch.gradient_accumulation_steps
-    times = [_stage_time(config, rows, stage, sizes, device) for stage in stages]
+    config, assumed = sizes.config, sizes.assumed
+    layout, batches = Layout.of(config), config.batch.gradient_accumulation_steps
+    times = [_stage_time(rows, stage, sizes, device) for stage in stages]
     # the others wait for the slowest stage; a micro batch passes all of them
     compute, fill = batches * max(times), sum(times) - max(times)
     collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
     exchanges = [(expert_messages(sizes, stage), router_messages(sizes, stage)) for stage in stages]
     attended = [context_messages(sizes, stage) for stage in stages]
-    sent = _communication_volume(sizes, stages, collectives, exchanges, attended)
-    states = _largest(config, stages, assumed)
+    states = ModelStates(config, max(stages, key=lambda stage: stage.parameters), assumed=assumed)
+    sent = _communication_volume(sizes, stages, states, collectives, exchanges, attended)
     links = _Links(device, slots, tensor_together or min(layout.tensor, slots), layout, assumed)
     tensor = batches * max(_time(messages, layout.tensor, links.tensor, assumed) for messages in collectives)
     divided = config.parallel.moe_expert_parallel_size
@@ -167,7 +172,7 @@ def estimate_speed(
     context = batches * max(
         _time(sent_by.heads, heads, links.experts(heads), assumed)
         + _time(sent_by.all_ranks, layout.context, links.experts(layout.context), assumed)
-        + max(0.0, _time(sent_by.ring, ring, links.ring, assumed) - _hides(config, stage, sizes, device))
+        + max(0.0, _time(sent_by.ring, ring, links.ring, assumed) - _hides(stage, sizes, device))
         for sent_by, stage in zip(attended, stages, strict=True)
     )
     speed = Speed(
@@ -179,8 +184,7 @@ def estimate_speed(
         data=_exposed(states, batches, compute, links.data),
         experts=exchanging,
         context=context,
-        optimizer=_optimizer(states, device, sent, assumed)
-        + max(_newton_schulz(config, stage, states, device, assumed) for stage in stages),
+        optimizer=_optimizer(states, device, sent) + max(_newton_schulz(stage, states, device) for stage in stages),
         lost=0.0,
         volume=sent,
         tokens=sequences_per_batch(config) * config.shape.seq_length,
@@ -202,8 +206,8 @@ def estimate_speed(
         return speed
     shares = {}
     for _, length in lengths.begins:
-        cut = estimate_speed(_cut(config, length), rows, stages, device, slots, assumed, None, tensor_together)
-        shares[length] = cut.step / speed.step
+        cut = ActivationSizes(_cut(config, length), device.kind, assumed)
+        shares[length] = estimate_speed(cut, rows, stages, device, slots, tensor_together).step / speed.step
     return replace(speed, lengths=lengths, shares=shares)
 
 
@@ -218,20 +222,20 @@ def _cut(config: Config, length: int) -> Config:
     return config.with_values(values, source)
 
 
-def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
+def _stage_time(rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
     """Seconds of one micro batch on a rank of this stage, forward and backward."""
-    kinds = Counter(layer_kind(config, layer) for layer in stage.layers)
-    first = {layer_kind(config, layer): layer for layer in reversed(stage.layers)}
+    kinds = Counter(layer_kind(sizes.config, layer) for layer in stage.layers)
+    first = {layer_kind(sizes.config, layer): layer for layer in reversed(stage.layers)}
     layers = sum(count * _layer_time(first[kind], sizes, device) for kind, count in kinds.items())
     return layers + (loss_time(sizes, rows // sizes.tensor, device).total if stage.last else 0.0)
 
 
-def _hides(config: Config, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
+def _hides(stage: Stage, sizes: ActivationSizes, device: Device) -> float:
     """Seconds of messages between context parallel ranks behind which a stage computes, in one micro batch.
 
     In a ring, the next keys and values arrive during attention to those before.
     """
-    if not uses_ring(config):
+    if not uses_ring(sizes.config):
         return 0.0
     return sum(layer_time(sizes, device, layer)[1].attention for layer in stage.layers)
 
@@ -257,8 +261,7 @@ def _recomputation(forward: float, layer: int, sizes: ActivationSizes, device: D
     return 2 * selectively_recomputed(sizes) / (device.bandwidth * sizes.assumed.bandwidth) if chosen else 0.0
 
 
-@dataclass(frozen=True)
-class _Links:
+class _Links(Record):
     """Rates of collectives: bytes per second in one direction, per rank."""
 
     device: Device
@@ -348,6 +351,7 @@ def bubble_share(config: Config) -> float:
 def _communication_volume(
     sizes: ActivationSizes,
     stages: list[Stage],
+    states: ModelStates,
     collectives: list[Messages],
     exchanges: list[tuple[Messages, Messages]],
     attended: list[ContextMessages],
@@ -355,7 +359,7 @@ def _communication_volume(
     """Return the volumes of a step. collectives, exchanges, attended: those of a micro batch in tensor, expert
     and context groups.
     """
-    batches, states = sizes.config.batch.gradient_accumulation_steps, _largest(sizes.config, stages, sizes.assumed)
+    batches = sizes.config.batch.gradient_accumulation_steps
     divided = sizes.config.parallel.moe_expert_parallel_size
     return CommunicationVolume(
         tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
@@ -383,7 +387,8 @@ def _sent_by_replicas(states: ModelStates, batches: int) -> tuple[float, float]:
     return gradients, sent * states.number_size * gathers
 
 
-def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, assumed: Assumptions) -> float:
+def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume) -> float:
+    assumed = states.assumed
     if states.offloaded:
         read_and_written = 2 * states.partition * (optimizer_bytes_per_parameter(states) + SINGLE)
         swapped = read_and_written if states.on_disk else 0
@@ -394,13 +399,14 @@ def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, a
     return states.partition * traffic / (device.bandwidth * assumed.bandwidth)
 
 
-def _newton_schulz(config: Config, stage: Stage, states: ModelStates, device: Device, assumed: Assumptions) -> float:
+def _newton_schulz(stage: Stage, states: ModelStates, device: Device) -> float:
     """Seconds of Muon's iterations, which compute in fp32, without gathering the matrices; those of recurrent layers
     are not counted.
 
     Every rank that has a part of a matrix computes all of it: with ZeRO-3 and tensor parallelism each rank all of them,
     and with ZeRO-1 and 2 about one more than its share.
     """
+    config = states.config
     if (config.optimizer.type or "").lower() != "muon" or is_frozen(config):
         return 0.0
     params, parallel = config.optimizer_params, config.parallel
@@ -413,8 +419,4 @@ def _newton_schulz(config: Config, stage: Stage, states: ModelStates, device: De
         own = flops(each, params.ns_method == "gram", params.ns_steps)
         operations += own / (parallel.moe_expert_parallel_size * by_tensor if each.of_experts else 1)
     share = min(1.0, 1 / states.data_ranks + 1 / count) if states.zero_stage in (1, 2) else 1.0
-    return share * operations / Rates.of(device, SINGLE, config.shape.seq_length, assumed).products
-
-
-def _largest(config: Config, stages: list[Stage], assumed: Assumptions) -> ModelStates:
-    return ModelStates(config, max(stages, key=lambda stage: stage.parameters), assumed=assumed)
+    return share * operations / Rates.of(device, SINGLE, config.shape.seq_length, states.assumed).products

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from neoxargs.base import record
 from neoxargs.base.problems import Problems, render
-from neoxargs.plan.command import plan_and_suggest
+from neoxargs.base.record import replace
 from neoxargs.plan.estimate import Plan, make_plan
 from neoxargs.plan.given.assumptions import (
     DEFAULT,
@@ -18,8 +15,8 @@ from neoxargs.plan.given.assumptions import (
     list_assumptions,
     with_changes,
 )
-from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.output.text import to_text
+from tests.support.plans import planned
 from tests.support.refused import refused
 
 LAYOUT = ("precision=bfloat16", "model_parallel_size=2", "pipe_parallel_size=2", "zero_optimization.stage=1",
@@ -68,7 +65,7 @@ def plan_with(path: str, name: str, value: float | None) -> Plan:
     given = [*assume, *([f"{name}={value}"] if value is not None else [])]
     device = DEVICES.get(name, "A100")
     gpus = 1 if name == "error_time_one" else 16
-    return plan_and_suggest(PlanOptions([path], list(base.values()), gpus=gpus, device=device, assume=given))[0]
+    return planned(path, *base.values(), gpus=gpus, device=device, assume=given)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,10 +141,9 @@ def test_what_the_allocator_and_nvidia_smi_show(middle: str) -> None:
 
 
 def test_unfused_attention_stores_scores_and_is_slower(middle: str) -> None:
-    options = PlanOptions([middle], ["precision=bfloat16"], gpus=8, device="A100")
-    fused, _ = plan_and_suggest(options)
+    fused = planned(middle, "precision=bfloat16", device="A100")
     unfused = make_plan(fused.spec, replace(fused.target, assumed=with_changes(["unfused_attention=1"])))
-    assert plan_and_suggest(record.replace(options, attention="unfused"))[0].speed == unfused.speed
+    assert planned(middle, "precision=bfloat16", device="A100", attention="unfused").speed == unfused.speed
     shape = fused.config.shape
     scores = fused.config.batch.train_micro_batch_size_per_gpu * shape.num_attention_heads * shape.seq_length**2
     more = unfused.fullest.phases["forward"]["activations"] - fused.fullest.phases["forward"]["activations"]
@@ -161,8 +157,7 @@ def test_attention_that_train_py_computes_in_steps_takes_their_time(middle: str,
     """Of bf16 layers with a causal mask; dropout keeps flex_attention, which would bound the scores, from them."""
 
     def attention(*changes: str) -> float:
-        changes = (*LAYOUT, *changes)
-        return plan_and_suggest(PlanOptions([middle], list(changes), gpus=16, device="A100"))[0].speed.compute
+        return planned(middle, *LAYOUT, *changes, gpus=16, device="A100").speed.compute
 
     named = attention("attention_backend=unfused")
     assert attention() < named == attention(asked)

@@ -52,11 +52,6 @@ def test_an_unknown_network_is_an_error(name: str, middle: str, capsys: pytest.C
     assert "expected one of ndr, hdr" in error and repr(name) in error
 
 
-def test_an_unknown_assumption_is_named(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", middle, "--assume", "usabel=0.5"]) == 1
-    assert "unknown assumption: usabel" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("option", [["--write", "layout.yml"], ["--left-out"]])
 def test_an_option_of_a_search_without_a_search_is_an_error(
     option: list[str], middle: str, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""The device and host that a plan is plan for."""
+"""The device and host that a plan is for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from neoxargs.base.text import GIB
 from neoxargs.plan.command import plan_and_suggest, print_plan
 from neoxargs.plan.given.options import PlanOptions
 from tests.support.paths import QUICKSTART
+from tests.support.plans import planned
 
 
 @pytest.fixture
@@ -62,39 +63,27 @@ def test_an_assumed_device_that_could_not_hold_the_run_is_mentioned(
     assert "speed of an A100-80GB (whose memory is too small for this run), because no --device is given" in large
 
 
-@pytest.mark.parametrize(
-    ("device", "precision", "warned"),
-    [("V100", "bfloat16", True), ("V100", "fp16", False), ("A100", "bfloat16", False)],
-)
-def test_bf16_on_a_gpu_without_tensor_cores_for_it_is_a_warning(
-    device: str, precision: str, warned: bool, middle: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_plan(PlanOptions([middle], [f"precision={precision}"], gpus=8, device=device))
-    assert ("V100-32GB has no tensor cores for bf16" in capsys.readouterr().err) is warned
+BF16, FP16, FP32 = ("precision=bfloat16", "precision=fp16", "precision=fp32")
 
 
-@pytest.mark.parametrize(
-    ("device", "settings", "warned"),
-    [
-        ("A100", ["precision=fp32"], True), ("A100", ["precision=fp32", "float32_matmul_precision=high"], False),
-        ("A100", ["precision=bfloat16"], False), ("V100", ["precision=fp32"], False),
-        ("CPU", ["precision=fp32"], False),
-    ],
-)  # fmt: skip
-def test_fp32_on_a_gpu_with_faster_precisions_is_a_warning(
-    device: str, settings: list[str], warned: bool, middle: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("device", "settings", "warning"), [
+    ("V100", [BF16], "no-bf16-tensor-cores"), ("V100", [FP16], ""), ("V100", [FP32], ""), ("A100", [BF16], ""),
+    ("A100", [FP32], "fp32-without-tf32"), ("A100", [FP32, "float32_matmul_precision=high"], ""), ("CPU", [FP32], ""),
+    ("A100", [FP16], "fp16-beside-bf16"), ("RTX4090", [FP16], "fp16-beside-bf16"), ("CPU", [FP16], ""),
+])  # fmt: skip
+def test_a_precision_that_is_slower_on_the_device_than_another_is_a_warning(
+    device: str, settings: list[str], warning: str, middle: str
 ) -> None:
-    print_plan(PlanOptions([middle], settings, gpus=2, device=device))
-    assert ("precision (fp32): matrix multiplications take about 8 times" in capsys.readouterr().err) is warned
+    found = {problem.id for problem in planned(middle, *settings, gpus=2, device=device).warnings}
+    assert found & {"no-bf16-tensor-cores", "fp32-without-tf32", "fp16-beside-bf16"} == {warning} - {""}
+
+
+def test_warnings_about_the_device_are_printed(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_plan(PlanOptions([middle], [BF16], gpus=8, device="V100"))
+    assert "V100-32GB has no tensor cores for bf16" in capsys.readouterr().err
 
 
 def test_the_rates_of_a_cpu_have_three_digits(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(PlanOptions([str(QUICKSTART)], device="CPU"))
     output = " ".join(capsys.readouterr().out.split())
     assert "large matrix multiplications run at 0.07 TFLOP/s, attention at 0.0" in output
-
-
-@pytest.mark.parametrize(("device", "warns"), [("A100", True), ("RTX4090", True), ("V100-32GB", False), ("CPU", False)])
-def test_pretraining_in_fp16_on_a_named_device_with_bf16(device: str, warns: bool) -> None:
-    plan, *_ = plan_and_suggest(PlanOptions([str(QUICKSTART)], ["precision=fp16"], device=device))
-    assert ("fp16-beside-bf16" in [problem.id for problem in plan.warnings]) == warns

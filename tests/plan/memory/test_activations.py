@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from neoxargs.plan.command import plan_and_suggest
-from neoxargs.plan.given.options import PlanOptions
+from tests.support.plans import planned
 
 
 def test_earlier_stages_have_more_micro_batches_in_flight(middle: str) -> None:
     changes = ["pipe_parallel_size=4", "gradient_accumulation_steps=8", "checkpoint_activations=true"]
-    plan, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=4))
+    plan = planned(middle, *changes, gpus=4)
     stored = [rank.phases["forward"]["activations"] for rank in plan.stage_memory]
     assert stored == sorted(stored, reverse=True) and len(set(stored)) == 4
 
@@ -16,7 +15,7 @@ def test_earlier_stages_have_more_micro_batches_in_flight(middle: str) -> None:
 def stored(file: str, *changes: str, dropout: float = 0) -> int:
     """Bytes of activations on an H100."""
     given = [f"attention_dropout={dropout}", "precision=bfloat16", *changes]
-    plan, _ = plan_and_suggest(PlanOptions([file], given, gpus=1, device="H100"))
+    plan = planned(file, *given, gpus=1, device="H100")
     return plan.stage_memory[0].phases["forward"]["activations"]
 
 
@@ -32,6 +31,6 @@ def test_a_gpu_computes_alibi_in_its_kernel(middle: str) -> None:
     plain, alibi = "pos_emb=none", "pos_emb=alibi"
     assert stored(middle, alibi) == stored(middle, plain)
     # Its kernel has no dropout: the bias is a tensor then, one for all layers.
-    config = plan_and_suggest(PlanOptions([middle], gpus=1, device="H100"))[0].config
+    config = planned(middle, gpus=1, device="H100").config
     bias = config.shape.num_attention_heads * config.shape.seq_length**2 * 2
     assert stored(middle, alibi, dropout=0.1) - stored(middle, plain, dropout=0.1) == bias

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from neoxargs.plan.command import plan_and_suggest
+from neoxargs.plan.command import plan_of
 from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.memory.breakdown import RankMemory
 from tests.support.paths import CONFIGS
+from tests.support.plans import planned
 
 COMMON = ("precision=fp16", "zero_optimization.stage=1", "zero_optimization.reduce_bucket_size=100000000")
 
 
 def first_stage(path: str, *changes: str) -> RankMemory:
-    options = PlanOptions([path], [*COMMON, *changes], gpus=8, device="A100", assume=["workspace=0"])
-    return plan_and_suggest(options)[0].stage_memory[0]
+    return planned(path, *COMMON, *changes, device="A100", assume=["workspace=0"]).stage_memory[0]
 
 
 def test_a_pipeline_reduces_gradients_after_its_last_backward_pass(middle: str) -> None:
@@ -56,7 +56,7 @@ def test_selective_recomputation_holds_outputs_until_a_layer_ends(names: tuple[s
     files = [str(CONFIGS / folder / f"{name}.yml") for folder, name in (("models", model), ("layouts", layout))]
     changes = ["checkpoint_activations=selective", "precision=bfloat16"]
     changes += ["sequence_parallel=false"] * layout.startswith("tp")  # as they were traced
-    plan, _ = plan_and_suggest(PlanOptions(files, changes, gpus=64, device="H100"))
+    plan = plan_of(PlanOptions(files, changes, gpus=64, device="H100"))
     phases = plan.stage_memory[0].phases.values()
     most = max(parts.get("activations", 0) + parts.get("logits", 0) for parts in phases)
     assert most / 2**20 == pytest.approx(TRACED[names], rel=0.01)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from neoxargs.facts.trained import trained_parameters
-from neoxargs.plan.command import plan_and_suggest
-from neoxargs.plan.given.options import PlanOptions
 from neoxargs.resolve import resolve
+from tests.support.plans import planned
 
 
 def test_state_on_nvme_takes_buffers_of_host_memory_only(middle: str) -> None:
     def host(*changes: str) -> dict[str, int]:
         section = "zero_optimization.offload_"
         stage = [f"{section}{change}" for change in changes] + ["zero_optimization.sub_group_size=1000000"]
-        plan, _ = plan_and_suggest(PlanOptions([middle], ["zero_optimization.stage=3", *stage], gpus=8))
-        return plan.fullest.host
+        return planned(middle, "zero_optimization.stage=3", *stage).fullest.host
 
     state, weights = host("optimizer.device=cpu"), host("param.device=cpu")
     on_disk = host("optimizer.device=nvme", "optimizer.nvme_path=/disk")
@@ -26,7 +24,7 @@ def test_state_on_nvme_takes_buffers_of_host_memory_only(middle: str) -> None:
 def test_the_ratio_of_offloaded_optimizer_state(middle: str) -> None:
     def held(ratio: float) -> int:
         changes = ["stage=3", "offload_optimizer.device=cpu", f"offload_optimizer.ratio={ratio}"]
-        plan, _ = plan_and_suggest(PlanOptions([middle], [f"zero_optimization.{change}" for change in changes], gpus=8))
+        plan = planned(middle, *(f"zero_optimization.{change}" for change in changes))
         return plan.fullest.phases["step"]["optimizer"]
 
     assert held(1.0) == 0 < held(0.75) < held(0.5)
@@ -37,13 +35,13 @@ def test_each_zero_stage_takes_less_memory(middle: str) -> None:
     for stage in range(4):
         changes = [f"zero_optimization.stage={stage}", "zero_optimization.reduce_bucket_size=50000000",
                    "pipe_parallel_size=0", "checkpoint_activations=true"]  # fmt: skip
-        peaks.append(plan_and_suggest(PlanOptions([middle], changes, gpus=64))[0].fullest.total("step"))
+        peaks.append(planned(middle, *changes, gpus=64).fullest.total("step"))
     assert peaks[0] == peaks[1] > peaks[2] > peaks[3]  # 16 bits with stage 0 run as stage 1
 
 
 def test_more_parallel_ranks_take_less_memory_each(middle: str) -> None:
     def peak(*changes: str) -> int:
-        return plan_and_suggest(PlanOptions([middle], changes, gpus=8))[0].fullest.peak
+        return planned(middle, *changes).fullest.peak
 
     assert peak("model_parallel_size=4") < peak("model_parallel_size=2") < peak()
     assert peak("checkpoint_activations=true") < peak()
@@ -52,8 +50,8 @@ def test_more_parallel_ranks_take_less_memory_each(middle: str) -> None:
 
 def test_several_micro_batches_of_bf16_are_summed_in_fp32(middle: str) -> None:
     def gradients(*changes: str) -> int:
-        settings = ["precision=bf16", "pipe_parallel_size=0", *changes]
-        return plan_and_suggest(PlanOptions([middle], settings, gpus=8))[0].fullest.phases["step"]["gradients"]
+        plan = planned(middle, "precision=bf16", "pipe_parallel_size=0", *changes)
+        return plan.fullest.phases["step"]["gradients"]
 
     in_buckets, whole = gradients("gradient_accumulation_steps=4"), gradients()
     # Sums of 4 bytes; in buckets, a gradient of 2 bytes is freed as soon as it is added.
@@ -66,9 +64,7 @@ def test_several_micro_batches_of_bf16_are_summed_in_fp32(middle: str) -> None:
 
 def test_the_host_holds_the_model_only_if_its_cpu_draws_it(middle: str) -> None:
     def host(*changes: str) -> int:
-        return plan_and_suggest(PlanOptions([middle], ["pipe_parallel_size=0", *changes], gpus=8))[0].fullest.host[
-            "construction"
-        ]
+        return planned(middle, "pipe_parallel_size=0", *changes).fullest.host["construction"]
 
     assert host() == 0 < host("use_cpu_initialization=true")
 
@@ -79,7 +75,7 @@ PROMPT = ["soft_prompt_tuning.enabled=true", "base_checkpoint=base"]
 
 def test_a_frozen_model_has_neither_gradients_nor_optimizer_state(middle: str) -> None:
     def parts(*changes: str) -> dict[str, int]:
-        return plan_and_suggest(PlanOptions([middle], changes, gpus=1))[0].fullest.phases["step"]
+        return planned(middle, *changes, gpus=1).fullest.phases["step"]
 
     def trained(changes: list[str]) -> int:
         return trained_parameters(resolve([middle], changes, gpus=1), 0)
@@ -98,8 +94,7 @@ def test_a_frozen_model_has_neither_gradients_nor_optimizer_state(middle: str) -
 
 def test_adapters_are_on_the_ranks_of_their_layers(middle: str) -> None:
     def trained(*changes: str) -> list[int]:
-        settings = [*ADAPTERS, "gradient_accumulation_steps=4", *changes]
-        plan, _ = plan_and_suggest(PlanOptions([middle], settings, gpus=8))
+        plan = planned(middle, *ADAPTERS, "gradient_accumulation_steps=4", *changes)
         return [rank.stage.parts["adapters"] for rank in plan.stage_memory]
 
     [whole] = trained("pipe_parallel_size=1")
@@ -113,7 +108,6 @@ def test_adapters_are_on_the_ranks_of_their_layers(middle: str) -> None:
 
 def test_a_dense_model_has_no_experts_to_divide(middle: str) -> None:
     def state(ranks: int) -> int:
-        plan, _ = plan_and_suggest(PlanOptions([middle], [f"moe_expert_parallel_size={ranks}"], gpus=8))
-        return plan.fullest.phases["step"]["optimizer"]
+        return planned(middle, f"moe_expert_parallel_size={ranks}").fullest.phases["step"]["optimizer"]
 
     assert state(64) == state(1)

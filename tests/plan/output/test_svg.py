@@ -9,24 +9,17 @@ import pytest
 
 from neoxargs.base.charts.bars import HEIGHT, LEFT, RIGHT
 from neoxargs.base.text import format_bytes
-from neoxargs.plan.command import plan_and_suggest
-from neoxargs.plan.given.options import PlanOptions
 from neoxargs.plan.memory.breakdown import PHASES
 from neoxargs.plan.output.style import STYLE, stage_colour
-from neoxargs.plan.output.svg import (
-    MAX_STAGES,
-    memory_chart,
-    ranks_chart,
-    stages_chart,
-    step_chart,
-)
+from neoxargs.plan.output.svg import MAX_STAGES, memory_chart, ranks_chart, stages_chart, step_chart
 from tests.support.legibility import LEAST_CONTRAST, contrast
+from tests.support.plans import planned
 
 
 @pytest.mark.parametrize("gpu_memory", [0.05, 8, 40, 400])
 def test_every_part_of_a_bar_is_named_with_its_value_however_narrow(gpu_memory: float, middle: str) -> None:
     changes = ["pipe_parallel_size=4", "gradient_accumulation_steps=8", "checkpoint_activations=true"]
-    plan, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=4, gpu_memory=gpu_memory))
+    plan = planned(middle, *changes, gpus=4, gpu_memory=gpu_memory)
     for chart, count in ((memory_chart(plan), len(PHASES)), (stages_chart(plan), 4), (step_chart(plan), 1)):
         bars = chart.split('<div class="bar">')[1:]
         assert len(bars) == count
@@ -40,9 +33,7 @@ def test_every_part_of_a_bar_is_named_with_its_value_however_narrow(gpu_memory: 
 
 
 def test_the_mark_of_usable_memory_is_explained_and_does_not_cross_captions(middle: str) -> None:
-    plan, _ = plan_and_suggest(
-        PlanOptions([middle], ["pipe_parallel_size=2", "gradient_accumulation_steps=4"], gpus=4, gpu_memory=8)
-    )
+    plan = planned(middle, "pipe_parallel_size=2", "gradient_accumulation_steps=4", gpus=4, gpu_memory=8)
     drawn = stages_chart(plan)
     pictures, captions = re.findall("<svg.*?</svg>", drawn), re.findall(r"<p>.*? · .*?</p>", drawn)
     lines = [(int(top), int(end)) for top, end in re.findall(r'y1="(\d+)" y2="(\d+)"', "".join(pictures))]
@@ -53,7 +44,7 @@ def test_the_mark_of_usable_memory_is_explained_and_does_not_cross_captions(midd
 
 def test_a_bar_far_beyond_the_limit_is_cut_and_the_limit_stays_visible(middle: str) -> None:
     for gpu_memory, cut in ((40, False), (0.05, True)):
-        plan, _ = plan_and_suggest(PlanOptions([middle], [], gpus=1, gpu_memory=gpu_memory))
+        plan = planned(middle, gpus=1, gpu_memory=gpu_memory)
         drawn = memory_chart(plan)
         assert ("more than 4 times the usable memory" in drawn) == ('class="gap"' in drawn) == cut
         ends = [
@@ -65,14 +56,14 @@ def test_a_bar_far_beyond_the_limit_is_cut_and_the_limit_stays_visible(middle: s
 
 def test_the_legend_of_the_ranks_says_how_many_stages_it_omits(middle: str) -> None:
     for stages, note in ((MAX_STAGES, ""), (MAX_STAGES + 2, "colours of the first 16 of 18 stages")):
-        changes = [f"num_layers={stages}", f"pipe_parallel_size={stages}"]
-        plan, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=stages, gpu_memory=40))
+        changes = f"num_layers={stages}", f"pipe_parallel_size={stages}"
+        plan = planned(middle, *changes, gpus=stages, gpu_memory=40)
         assert (note in ranks_chart(plan)) and ("colours of" in ranks_chart(plan)) == bool(note)
 
 
 def test_ranks_are_joined_by_tensor_parallelism_and_labelled_by_their_places(middle: str) -> None:
     changes = ["model_parallel_size=2", "context_parallel_size=2", "gradient_accumulation_steps=2"]
-    plan, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=8, gpu_memory=40))
+    plan = planned(middle, *changes, gpu_memory=40)
     drawn = ranks_chart(plan)
     assert drawn.count('class="group"') == 4
     assert re.findall("<small>(.*?)</small>", drawn)[:5] == ["d0 c0 t0", "d0 c0 t1", "d0 c1 t0", "d0 c1 t1", "d1 c0 t0"]

@@ -26,12 +26,15 @@ vocab_file: nowhere.json
 """
 
 
+def on_gpus_of(memory: float, folder: Path) -> str:
+    path = folder / "run.yml"
+    path.write_text(YAML)
+    return to_text(*plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=memory)))
+
+
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    path = tmp_path / "run.yml"
-    path.write_text(YAML)
-    plan, suggestions = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=40))
-    return to_text(plan, suggestions)
+    return on_gpus_of(40, tmp_path)
 
 
 def test_the_verdict_comes_first(text: str) -> None:
@@ -46,10 +49,8 @@ def test_the_columns_of_the_memory_table_add_up(text: str) -> None:
 
 
 def test_a_bar_far_beyond_the_limit_is_cut(tmp_path: Path) -> None:
-    path = tmp_path / "run.yml"
-    path.write_text(YAML)
-    plan, suggestions = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=0.5))
-    bars = [line.split()[1] for line in to_text(plan, suggestions).splitlines() if "of the usable memory" in line]
+    lines = on_gpus_of(0.5, tmp_path).splitlines()
+    bars = [line.split()[1] for line in lines if "of the usable memory" in line]
     assert [bar[-1] for bar in bars].count("»") >= 1
     assert all(bar.index("┃") >= 10 for bar in bars)
 

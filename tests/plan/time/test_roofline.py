@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.base.record import replace
-from neoxargs.plan.command import plan_and_suggest
+from neoxargs.plan.command import plan_of
 from neoxargs.plan.estimate import Plan
 from neoxargs.plan.given.options import PlanOptions
 from tests.support.paths import CONFIGS
+from tests.support.plans import planned
 
 #: Narayanan et al. 2021 (arXiv:2104.04473, table 1): layers, hidden, heads, tensor, pipeline, GPUs, batch, TFLOP/s of
 #: each A100 with recomputation. The micro batch is not in the table: it is as large as fits.
@@ -21,10 +21,10 @@ TABLE = [
 ]  # fmt: skip
 
 
-def plan_of(folder: Path, lines: dict[str, object], gpus: int, **options: object) -> Plan:
+def plan_with(folder: Path, lines: dict[str, object], gpus: int, **options: object) -> Plan:
     path = folder / "run.yml"
     path.write_text("\n".join(f"{key}: {value}" for key, value in lines.items()))
-    return plan_and_suggest(replace(PlanOptions([str(path)], gpus=gpus, device="A100"), **options))[0]
+    return planned(str(path), gpus=gpus, device="A100", **options)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}x{row[1]}")
@@ -39,7 +39,7 @@ def test_published_rates_of_gpt_on_a100(row: tuple[int, ...], tmp_path: Path) ->
         "attention_dropout": 0.1,
     }  # fmt: skip
     # the table was measured with care for every loss, so that the model of kernels and messages gives it
-    plan = plan_of(tmp_path, lines, gpus, attention="unfused", assume=["slowdown=1"])
+    plan = plan_with(tmp_path, lines, gpus, attention="unfused", assume=["slowdown=1"])
     assert plan.speed.tflops_per_device * 4 / 3 == pytest.approx(measured, rel=0.12)
 
 
@@ -50,12 +50,12 @@ SMALL: dict[str, object] = {
 
 
 def rate(folder: Path, **changes: object) -> float:
-    return plan_of(folder, {**SMALL, **changes}, 1).speed.tflops_per_device
+    return plan_with(folder, {**SMALL, **changes}, 1).speed.tflops_per_device
 
 
 def test_long_sequences_cost_half_of_their_scores(tmp_path: Path) -> None:
     """Model FLOPs count all scores; a fused causal kernel computes half of them, at its own rate."""
-    plan = plan_of(tmp_path, {**SMALL, "seq_length": 131072, "max_position_embeddings": 131072,
+    plan = plan_with(tmp_path, {**SMALL, "seq_length": 131072, "max_position_embeddings": 131072,
                               "train_micro_batch_size_per_gpu": 1}, 1)  # fmt: skip
     assumed, device = plan.target.assumed, plan.target.device
     products = 7 * 2 * 131072**2 * 2048 * 4 / 2 / (device.half * assumed.attention * 131072 / (131072 + 400))
@@ -76,10 +76,10 @@ def test_small_micro_batches_are_slow(tmp_path: Path) -> None:
 def test_a_slow_network_counts_only_between_hosts(tmp_path: Path) -> None:
     lines = {**SMALL, "seq_length": 1024, "max_position_embeddings": 1024, "train_micro_batch_size_per_gpu": 4,
              "zero_optimization": "{stage: 1}"}  # fmt: skip
-    data = {
-        gpus: [plan_of(tmp_path, lines, gpus, network=rate).speed.data for rate in (50e9, 1.25e9)] for gpus in (8, 16)
-    }
-    assert data[8][0] == data[8][1] and data[16][1] > 5 * data[16][0]
+    one_host, two_hosts = (
+        [plan_with(tmp_path, lines, gpus, network=rate).speed.data for rate in (50e9, 1.25e9)] for gpus in (8, 16)
+    )
+    assert one_host[0] == one_host[1] and two_hosts[1] > 5 * two_hosts[0]
 
 
 @pytest.mark.parametrize(("model", "layout"), [("gpt-3-1.3b", "data-parallel"), ("pythia-1.4b", "data-parallel"),
@@ -87,7 +87,7 @@ def test_a_slow_network_counts_only_between_hosts(tmp_path: Path) -> None:
 def test_shipped_files_reach_two_fifths_of_the_peak_rate_of_an_h100(model: str, layout: str) -> None:
     folders = (("models", model), ("layouts", layout), ("machines", "a100"))
     files = [str(CONFIGS / folder / f"{name}.yml") for folder, name in folders]
-    plan = plan_and_suggest(PlanOptions(files, gpus=8, device="H100"))[0]
+    plan = plan_of(PlanOptions(files, gpus=8, device="H100"))
     assert plan.fits
     assert plan.speed.tflops_per_device * 1e12 > 0.42 * plan.target.device.half
 
