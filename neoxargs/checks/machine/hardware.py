@@ -142,7 +142,7 @@ def layers_that_cannot_compile(config: Config, device: Device) -> Iterator[Probl
         yield Problem(what, place, hint, id="layers-cannot-compile", about=("compile_layers",))
 
 
-def unwritable_nvme(config: Config, _: Device) -> Iterator[Problem]:
+def unwritable_nvme(config: Config) -> Iterator[Problem]:
     """Folders for NVMe offloading that cannot be written to."""
     for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
         name = f"zero_optimization.{section}.nvme_path"
