@@ -59,7 +59,6 @@ from neoxargs.files.token_files.sources import (
     TRAINING_DATA,
     is_label_file,
     named_token_files,
-    prefixes,
     sets_with,
 )
 from neoxargs.files.tokenizer_folder import end_of_document, folder_of
@@ -135,9 +134,14 @@ def _token_files(config: Config) -> list[Problem]:
 
 
 def _data_path(config: Config, limit: int) -> Iterator[Problem]:
-    if not config.data.text_path:
-        yield from _misplaced_weight(config)
-        yield from _datasets(config, "data_path", limit)
+    if config.data.text_path:
+        return
+    if has_misplaced_weight(config.get("data_path") or ()):
+        what = f"data_path ({format_node(node_of(config.get('data_path')), limit=120)}) must have a weight before each "
+        what += "prefix, or no weights"
+        hint = "write [WEIGHT, PREFIX, WEIGHT, PREFIX], such as data_path: [0.7, web, 0.3, books]"
+        yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
+    yield from _datasets(config, "data_path", limit)
 
 
 def unread(config: Config) -> dict[str, int]:
@@ -155,7 +159,7 @@ def _limit(config: Config) -> int:
 def _named(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the parameters that name token files, each with a prefix."""
     if config.broken.isdisjoint(("text_path", "data_path")) and not config.data.text_path:
-        yield from (("data_path", prefix) for prefix in prefixes(config.get("data_path")))
+        yield from named_token_files(config.get, "data_path")
     for name in _parameters(config):
         yield from named_token_files(config.get, name)
 
@@ -165,21 +169,9 @@ def _parameters(config: Config) -> list[str]:
     return list(filter(config.knows, (*TOKEN_FILES, "validation", *(REWARD_FILES if rewarded else ()))))
 
 
-def _misplaced_weight(config: Config) -> Iterator[Problem]:
-    """Yield an error if some entries of `data_path` have a weight before them and others do not."""
-    if has_misplaced_weight(config.get("data_path") or ()):
-        what = f"data_path ({format_node(node_of(config.get('data_path')), limit=120)}) must have a weight before each "
-        what += "prefix, or no weights"
-        hint = "write [WEIGHT, PREFIX, WEIGHT, PREFIX], such as data_path: [0.7, web, 0.3, books]"
-        yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
-
-
 def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
     """Check the token files of a parameter; many that are all missing are one problem."""
-    if name == "data_path":
-        paths = prefixes(config.get(name))
-    else:
-        paths = [prefix for _, prefix in named_token_files(config.get, name)]
+    paths = [prefix for _, prefix in named_token_files(config.get, name)]
     absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
     # To search a folder for each of thousands of files would take minutes.
     unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}
@@ -196,25 +188,33 @@ def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
 
 
 def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
-    absent = _absent(prefix)
+    absent, where = _absent(prefix), config.source(name).where
     if not absent:
         # The record first: it tells which of the two files is damaged.
-        damage = changes(prefix, limit).problems or list(_mismatched(config, name, prefix, limit))
-        damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
+        damage = changes(prefix, limit).problems
+        if not damage and (mismatch := _mismatch(prefix, limit)):
+            what, hint = mismatch
+            damage = [Problem(f"{name}: {what}", hint=hint, id="data-file-damaged")]
+        damage = [replace(each, where=where, about=(name,)) for each in damage]
         yield from damage or _other_content(config, name, prefix)
         return
     sets = sets_with(prefix, config.get) if name == "validation" else []
     what = f"{', '.join((name, *sets))}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
-    hint = _token_file_hint(config, name, prefix, absent)
-    yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
+    if similar := _similar_file(prefix):
+        hint = f"did you mean {similar}?"
+    elif len(absent) == 1:
+        hint = f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
+    else:
+        hint = _missing_file_hint(config, name, prefix)
+    yield Problem(what, where, hint, id="data-file-missing", about=(name,))
 
 
 def _absent(prefix: str) -> list[str]:
     return [suffix for suffix in SUFFIXES if not os.path.isfile(prefix + suffix)]
 
 
-def _mismatched(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
-    """Compare the sizes of both files with the index, whose last sequence gives the size of the .bin file.
+def _mismatch(prefix: str, limit: int) -> tuple[str, str] | None:
+    """Return how the sizes of both files differ from the index, whose last sequence gives that of .bin, and a hint.
 
     So does the sum of the lengths, which may not be what the last sequence says; of an index with more than `limit`
     bytes of lengths, it is not computed, and a file of another program is among those that `unread` names.
@@ -223,23 +223,17 @@ def _mismatched(config: Config, name: str, prefix: str, limit: int) -> Iterator[
     with idx.open("rb") as file:
         head = file.read(HEADER.size)
         if not head and not size:
-            return
+            return None
         if not head.startswith(MAGIC) or len(head) < HEADER.size:
-            what = f"{name}: {idx} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
-            hint = "the file is incomplete or of another program; copy it again, or tokenise the text again"
-            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
-            return
+            what = f"{idx} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
+            return what, "the file is incomplete or of another program; copy it again, or tokenise the text again"
         _, _, code, count, ends = HEADER.unpack(head)
         expected = size_of(count, ends)
         if idx.stat().st_size < expected:
-            what = (
-                f"{name}: {idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
-            )
-            hint = "the file is incomplete; copy it again, or tokenise the text again"
-            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
-            return
+            what = f"{idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
+            return what, "the file is incomplete; copy it again, or tokenise the text again"
         if not count or code not in ITEM_SIZES:
-            return
+            return None
         # The length and the offset of the last sequence, without reading the index, which may have gigabytes.
         file.seek(HEADER.size + 4 * (count - 1))
         (length,) = struct.unpack("<i", file.read(4))
@@ -248,10 +242,10 @@ def _mismatched(config: Config, name: str, prefix: str, limit: int) -> Iterator[
     expected = begin + length * ITEM_SIZES[code]
     if size == expected and 4 * count <= limit:
         expected = sum(some_lengths(prefix, count)) * ITEM_SIZES[code]
-    if size != expected:
-        what = f"{name}: {prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
-        hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
-        yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+    if size == expected:
+        return None
+    what = f"{prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
+    return what, "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
 
 
 def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -348,14 +342,6 @@ def _other_vocabulary(config: Config, made_by: Tokenised) -> str:
     return ""
 
 
-def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:
-    if similar := _similar_file(prefix):
-        return f"did you mean {similar}?"
-    if len(absent) == 1:
-        return f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
-    return _missing_file_hint(config, name, prefix)
-
-
 def _similar_file(prefix: str) -> str:
     """Return the prefix of an existing token file that was probably meant, or ""."""
     # Frequent mistakes: a file name in place of the prefix, and the suffix of the tools left out or added.
@@ -372,10 +358,8 @@ def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
         return REWARDS_HINT
     labels = name.replace("_data_paths", "_label_data_paths")
     has_labels = is_label_file(name, prefix, config.get) or (labels != name and config.get(labels))
-    return LABELS_HINT if has_labels else _creation_hint(config, prefix)
-
-
-def _creation_hint(config: Config, prefix: str) -> str:
+    if has_labels:
+        return LABELS_HINT
     tokenizer = config.tokenizer
     named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
     flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
@@ -463,30 +447,24 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
 
 
 def _vocabulary_contents(config: Config) -> Iterator[Problem]:
+    """Yield the problem of a vocabulary file that the tokenizer cannot read, or of a folder with an unknown end token.
+
+    The token is unknown if it is not in the vocabulary, or if a file of the folder cannot be read.
+    """
     path = config.tokenizer.vocab_file if "vocab_file" in _vocabulary_parameters(config) else ""
-    if path and not is_special(path) and os.path.exists(path):
-        yield from _other_format(config, path)
-        yield from _unknown_end(config)
-
-
-def _other_format(config: Config, path: str) -> Iterator[Problem]:
-    """Yield the problem of a vocabulary file that the tokenizer cannot read."""
-    kind = config.tokenizer.tokenizer_type
+    if not path or is_special(path) or not os.path.exists(path):
+        return
+    kind, where = config.tokenizer.tokenizer_type, config.source("vocab_file").where
     if not has_format(kind, path):
         inside = os.path.join(path, "tokenizer.json")
         found = "is a folder" if os.path.isdir(path) else "has another format"
         what = f"vocab_file ({path}) must be {VOCABULARY_FILES[kind]} for tokenizer_type {kind}, but {found}"
         hint = f"did you mean {inside}?" if os.path.exists(inside) else "set vocab_file to such a file"
         about = ("vocab_file", "tokenizer_type")
-        yield Problem(what, config.source("vocab_file").where, hint, id="tokenizer-file-unreadable", about=about)
-
-
-def _unknown_end(config: Config) -> Iterator[Problem]:
-    """Yield the problem of a tokenizer's folder whose end token is not in the vocabulary, or that cannot be read."""
+        yield Problem(what, where, hint, id="tokenizer-file-unreadable", about=about)
     try:
         end_of_document_token(config)
     except Problems as problems:
-        where = config.source("vocab_file").where
         yield from (replace(problem, where=where) for problem in problems.problems)
 
 

@@ -19,7 +19,6 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.base.shipped import IMPORT_ROOT
 from neoxargs.config.config import Config
-from neoxargs.facts.data import path_list
 from neoxargs.files.token_files.sources import named_token_files
 from neoxargs.hosts import slurm
 from neoxargs.hosts.hosts import Resources, own_names
@@ -190,8 +189,8 @@ def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) ->
 
 def _files(config: Config) -> list[str]:
     """Return the data and tokenizer files that every rank opens and that exist on this machine."""
-    prefixes = [*path_list(config.get("data_path")), *(prefix for _, prefix in named_token_files(config.get))]
-    paths = [f"{prefix}.idx" for prefix in prefixes] + [config.tokenizer.vocab_file, config.tokenizer.merge_file]
+    indexes = [f"{prefix}.idx" for _, prefix in named_token_files(config.get)]
+    paths = [*indexes, config.tokenizer.vocab_file, config.tokenizer.merge_file]
     return [os.path.abspath(path) for path in paths if path and os.path.exists(path)]
 
 

@@ -183,12 +183,14 @@ def _listed(
 
 
 def named_token_files(get: Callable[[str], Any], name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the prefix of each token file and label file besides `data_path`, with the parameter that names it.
+    """Yield the prefix of each token file and label file, with the parameter that names it.
 
     name: the only parameter to look at.
     """
-    for each in [name] if name else [*TOKEN_FILES, "validation"]:
-        if each == "validation":
+    for each in [name] if name else ["data_path", *TOKEN_FILES, "validation"]:
+        if each == "data_path":
+            paths = [prefix for prefix, _ in blend(get(each) or ())]
+        elif each == "validation":
             paths = [path for one in validation_sets(get(each)) for path in (*one.paths, *one.labels)]
         else:
             paths = path_list(get(each))
@@ -205,11 +207,6 @@ def is_label_file(name: str, prefix: str, get: Callable[[str], Any]) -> bool:
     if name == "validation":
         return any(prefix in each.labels for each in validation_sets(get(name)))
     return "_label_" in name
-
-
-def prefixes(data_path: str | list[str | float] | None) -> list[str]:
-    """Return the prefixes of `data_path`, which may have a weight before each."""
-    return [prefix for prefix, _ in blend(data_path or ())]
 
 
 def token_cache(config: Config) -> str:
