@@ -139,10 +139,8 @@ def _moving(config: Config, theirs: Get, iteration: int) -> list[str]:
 
 def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, after: str) -> str:
     """Return a hint with the parameters that choose the schedule and the learning rates that follow."""
-    decay = (
-        f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule ends it; or "
-    )
-    options = config.schedule
+    end, options = theirs("lr_decay_iters"), config.schedule
+    decay = f"set lr_decay_iters: {end} to end the decay where the checkpoint's schedule ends it; or "
     only_decay = set(names) <= {"lr_decay_iters"} and options.lr_decay_fraction is None and not options.lr_schedule
     return (
         f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "

@@ -332,10 +332,10 @@ def _text(file: Path) -> str:
     return read_regular(file, MAX_BYTES).decode()
 
 
-def configuration(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the values of the run that wrote the checkpoint, nested as ranks receive them; None if not recorded."""
+def configuration(checkpoint: Path | None) -> dict[str, Any] | None:
+    """Return the values of the run that wrote a checkpoint, nested as ranks receive them; None if not recorded."""
     try:
-        values = json.loads(_text(checkpoint / CONFIG))
+        values = json.loads(_text(checkpoint / CONFIG)) if checkpoint else None
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
