@@ -30,7 +30,7 @@ from neoxargs.processes.console_filter import ConsoleFilter
 from neoxargs.processes.exit_at_once import end_by_signal, exit_at_once
 from neoxargs.processes.exit_codes import Evidence, count_memory_kills
 from neoxargs.processes.interrupts import delayed, heeded
-from neoxargs.processes.process_tree import signal_when_parent_ends
+from neoxargs.processes.process_tree import send_signal, signal_when_parent_ends
 from neoxargs.processes.run_lock import RunLock
 from neoxargs.processes.watch import Lateness, Watch
 
@@ -59,7 +59,8 @@ def run_supervised(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         failures.reserve_files(folder, rank)
-        watch, stacks = Watch(), watching.open_stack_file(folder, rank)
+        # Opened before it is needed, because a rank that hangs cannot open a file.
+        watch, stacks = Watch(), watching.stack_file(folder, rank).open("w", encoding="utf-8")
         log = failures.log_file(folder, rank).open("ab", buffering=0)
     except OSError as error:
         text = f"deepy: rank {rank} cannot write its log to {folder}: {error.strerror}; free up space and inodes there"
@@ -193,11 +194,7 @@ class _Supervisor:
         self.asked_to_stop = True
         if number == signal.SIGINT:  # Ctrl-C reaches the rank itself too, and a second SIGINT would end it unsaved
             number = signal.SIGTERM
-        self._send(number)
-
-    def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        send_signal(self.pid, number)
 
     def _enforce_deadline(self) -> None:
         # A process whose parent has ended gets another one: the launcher was killed, and nothing else would stop the
@@ -210,7 +207,7 @@ class _Supervisor:
         if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
             self._forward(signal.SIGKILL, None)
         if number := self.lateness.check(self.pid):
-            self._send(number)
+            send_signal(self.pid, number)
 
     def killed_because(self) -> str:
         """Return why this process has killed the rank, "" if it has not."""
