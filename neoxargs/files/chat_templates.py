@@ -46,12 +46,8 @@ def files(tokenizer_type: str, vocab_file: str | None) -> list[Path]:
     folder = folder_of(tokenizer_type, vocab_file)
     if folder is None:
         return []
-    candidates = [
-        folder / CONFIG,
-        folder / TOKENS,
-        folder / TEMPLATE,
-        *sorted((folder / MORE_TEMPLATES).glob("*.jinja")),
-    ]
+    more = sorted((folder / MORE_TEMPLATES).glob("*.jinja"))
+    candidates = [folder / CONFIG, folder / TOKENS, folder / TEMPLATE, *more]
     return [file for file in candidates if file.is_file()]
 
 
@@ -113,9 +109,8 @@ def _tokenizer_templates(settings: ChatSettings, option: str) -> dict[str, Templ
     if "default" in settings.templates:
         return {name: source for name, source in settings.templates.items() if name in ("default", "tool_use")}
     if settings.templates:
-        what = (
-            f"the tokenizer has the chat templates {listed(settings.templates, 'and')}, but none of them is the default"
-        )
+        names = listed(settings.templates, "and")
+        what = f"the tokenizer has the chat templates {names}, but none of them is the default"
         hint = f"choose one, for example: {option} {next(iter(settings.templates))}"
     else:
         what = "the tokenizer has no chat template"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import replace
 from neoxargs.config.config import Config
-from neoxargs.hosts.hostfile import Hosts
+from neoxargs.hosts.hostfile import DEFAULT_HOSTFILE, Hosts
 from neoxargs.hosts.hosts import Resources, assumed_resources
-from neoxargs.hosts.no_hostfile import DEFAULT_HOSTFILE
 
 if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner

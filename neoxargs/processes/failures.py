@@ -205,10 +205,8 @@ def record_exception(error: BaseException) -> None:
     reason = sentence(problem) if problem else f"{type(error).__name__}: {first_line}{_location(error)}"
     if _is_full(current_rank.save):
         reason = f"no space left on the disk that holds {current_rank.save}; earlier checkpoints are intact; {reason}"
-    record = {
-        "reason": reason, "cause": cause_of(error), "explained": problem is not None,
-        "problem": problem.id if problem else "",
-    }  # fmt: skip
+    id_ = problem.id if problem else ""
+    record = {"reason": reason, "cause": cause_of(error), "explained": problem is not None, "problem": id_}
     _write_in_place(_reserved_files(current_rank.logs, current_rank.rank)[1], record)
 
 

@@ -123,8 +123,7 @@ def position_of(checkpoint: Path, get: Get) -> Position:
     if samples is None:
         values = configuration(checkpoint) or {}
         known = isinstance(values.get("train_batch_size"), int)
-        sizes = BatchSizes.of(_lookup(values) if known else get)
-        samples = sizes.samples_after(iteration)
+        samples = BatchSizes.of(_lookup(values) if known else get).samples_after(iteration)
     return Position(iteration, samples, by.left_out)
 
 
@@ -245,10 +244,7 @@ def write_digests(checkpoint: Path, found: Mapping[str, Digest]) -> None:
 
 def _as_text(found: Mapping[str, Digest]) -> str:
     """Return the contents of files.json, with one line for each file."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps({'bytes': digest.size, 'crc32': f'{digest.crc32 or 0:08x}'})}"
-        for name, digest in sorted(found.items())
-    ]
+    lines = [f"{json.dumps(name)}: {json.dumps(digest.to_json())}" for name, digest in sorted(found.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -117,10 +117,8 @@ def reward_files(chosen: Mapping[Part, Sequence[Source]]) -> set[str]:
 
 def _split(data: Data, answers: PostTraining, split: str) -> list[Source]:
     """Return the sources of the lists of paths of a split."""
-    paths, weights, labels = (
-        getattr(data, f"{split}_{kind}") for kind in ("data_paths", "data_weights", "label_data_paths")
-    )
-    found = _listed(paths, weights, labels)
+    kinds = ("data_paths", "data_weights", "label_data_paths")
+    found = _listed(*(getattr(data, f"{split}_{kind}") for kind in kinds))
     if answers.train_impl != "kto":
         return found
     rewards = [name for name, _ in blend(getattr(answers, f"{split}_reward_data_paths") or ())]
