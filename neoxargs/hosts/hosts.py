@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.base.record import Record, replace
@@ -31,9 +31,7 @@ from neoxargs.hosts.hostfile import (
     too_many_ranks,
 )
 from neoxargs.hosts.launchers import Launcher, launcher_named
-
-if TYPE_CHECKING:
-    from neoxargs.registry.runner import Runner
+from neoxargs.registry.runner import Runner
 
 #: The runner's flags that `Resources.selection` replaces.
 SELECTION_FLAGS = ("hostfile", "include", "exclude", "num_nodes", "num_gpus")

@@ -130,8 +130,9 @@ def _list(numbers: Iterable[int]) -> str:
 def _operation(entry: Mapping[str, Any], members: Mapping[str, str]) -> Operation:
     name, description = entry["process_group"]
     message = bool(entry.get("is_p2p"))
+    ranks = tuple(map(int, filter(None, members.get(name, "").strip("[]").split(","))))  # of "[0, 1]"
     return Operation(
-        group=Group(name, "" if description == "undefined" else description, _numbers(members.get(name, ""))),
+        group=Group(name, "" if description == "undefined" else description, ranks),
         # "nccl:all_reduce"
         name=entry["profiling_name"].rpartition(":")[2],
         number=entry["p2p_seq_id" if message else "collective_seq_id"],
@@ -140,11 +141,6 @@ def _operation(entry: Mapping[str, Any], members: Mapping[str, str]) -> Operatio
         finished=entry["state"] == "completed" or bool(entry["retired"]),
         line=_line(entry.get("frames", [])),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list that is written as text."""
-    return tuple(map(int, filter(None, text.strip("[]").split(","))))
 
 
 def _words(values: Any) -> str:

@@ -81,10 +81,6 @@ class Holder:
         return cls(socket.gethostname(), this_machine(), os.getpid(), start_time(os.getpid()), time.time(),
                    uuid.uuid4().hex, launch, job(environ), requeues(environ))  # fmt: skip
 
-    def is_this_process(self) -> bool:
-        mine = this_machine(), os.getpid(), start_time(os.getpid())
-        return (self.machine, self.pid, self.started) == mine
-
     @property
     def ended(self) -> bool:
         """Whether the process, which is one of this machine, has ended."""
@@ -134,8 +130,8 @@ class RunLock:
     @property
     def deepy_ended(self) -> bool:
         """Whether the deepy that started this rank was a process of this machine, and has ended."""
-        by_deepy = self.holder.launch.startswith(BY_DEEPY)
-        return by_deepy and self.holder.machine == this_machine() and self.holder.ended
+        holder = self.holder
+        return holder.launch.startswith(BY_DEEPY) and holder.machine == this_machine() and holder.ended
 
     def lost_now(self) -> Holder | None:
         """Return the run that has taken one of the locks over, also since the last touch; None if none has."""
@@ -282,8 +278,9 @@ def lock_token_file(prefix: Path, environ: Mapping[str, str]) -> RunLock:
 def inherited_lock(config: Config) -> RunLock | None:
     """Return the locks that this process took before it became another program, None if it holds none."""
     # A process keeps its number and start time when it executes another program.
+    me = this_machine(), os.getpid(), start_time(os.getpid())
     paths, holders = _present(config)
-    mine = [holder for holder in holders if holder and holder.is_this_process()]
+    mine = [holder for holder in holders if holder and (holder.machine, holder.pid, holder.started) == me]
     return RunLock(mine[0], paths).hold() if len(mine) == len(paths) else None
 
 

@@ -86,9 +86,10 @@ def run_supervised(
         code, peak = supervisor.wait(file)
     left_early = code == 0 and not watch.finished and not exits_early
     if code or left_early:
-        killed_because, lost = supervisor.killed_because(), bool(lock and lock.lost)
+        lost = lock.lost if lock else None
+        killed_because = run_lock.taken_over(lost) if lost else supervisor.lateness.reason
         kills = count_memory_kills() - kills
-        evidence = Evidence(peak, kills, supervisor.asked_to_stop, killed_because, lost, left_early)
+        evidence = Evidence(peak, kills, supervisor.asked_to_stop, killed_because, bool(lost), left_early)
         code = code or 1
         failures.record_failure(folder, rank, code, evidence)
         code = 1 if lost else code
@@ -208,12 +209,6 @@ class _Supervisor:
             self._forward(signal.SIGKILL, None)
         if number := self.lateness.check(self.pid):
             send_signal(self.pid, number)
-
-    def killed_because(self) -> str:
-        """Return why this process has killed the rank, "" if it has not."""
-        if self.lock and self.lock.lost:
-            return run_lock.taken_over(self.lock.lost)
-        return self.lateness.reason
 
 
 # faulthandler prints the Python stack if native code crashes, and writes it to `stacks` on STACK_SIGNAL. It does so

@@ -139,8 +139,7 @@ def _lost_reference(config: Config, checkpoint: Path) -> Iterator[Problem]:
     what = f"load ({checkpoint}): the checkpoint contains nothing of a reference model, because its run did not use "
     what += f"train_impl: {config.post_training.train_impl}"
     hint = "set finetune: true to start a new run, with the loaded model as its reference model"
-    about = ("load", "train_impl", "finetune")
-    yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=about)
+    yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=("load", "train_impl", "finetune"))
 
 
 def other_base_shapes(config: Config, checkpoint: Path | None) -> Iterator[Problem]:

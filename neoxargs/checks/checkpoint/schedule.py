@@ -93,8 +93,7 @@ def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, 
     what += f" schedule: {pairs}"
     places = [place for name in names if (place := config.place(name))]
     first: Place | None = places[0] if places else config.place("load")
-    about = ("load", *names)
-    return Problem(what, first, hint, also=tuple(places[1:]), id="checkpoint-other-lr-schedule", about=about)
+    return Problem(what, first, hint, tuple(places[1:]), id="checkpoint-other-lr-schedule", about=("load", *names))
 
 
 def _jump(config: Config, theirs: Get, iteration: int, rates: str, hint: str) -> Problem:

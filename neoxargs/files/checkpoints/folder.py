@@ -127,14 +127,6 @@ def position_of(checkpoint: Path, get: Get) -> Position:
     return Position(iteration, samples, by.left_out)
 
 
-def require_known_format(checkpoint: Path) -> None:
-    """Raise Problems if a newer version of deepy wrote the checkpoint in a format that this one does not know."""
-    if (found := written_by(checkpoint).format) > FORMAT:
-        what = f"{checkpoint} has checkpoint format {found}, but this version of deepy reads formats up to {FORMAT}"
-        hint = "use the version of deepy that wrote it, or a later one"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-format-newer", about=("load",)))
-
-
 def newest_first(folder: Path) -> list[Path]:
     """Return every checkpoint, damaged or not, in the order in which runs continue from them and keep them.
 
@@ -256,7 +248,10 @@ def damage(checkpoint: Path) -> str:
     """
     if not checkpoint.is_dir():
         return "it does not exist"
-    require_known_format(checkpoint)
+    if (version := written_by(checkpoint).format) > FORMAT:
+        what = f"{checkpoint} has checkpoint format {version}, but this version of deepy reads formats up to {FORMAT}"
+        hint = "use the version of deepy that wrote it, or a later one"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-format-newer", about=("load",)))
     try:
         recorded = digests(checkpoint)
     except ValueError as error:

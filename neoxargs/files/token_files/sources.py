@@ -207,14 +207,9 @@ def is_label_file(name: str, prefix: str, get: Callable[[str], Any]) -> bool:
     return "_label_" in name
 
 
-def token_cache(config: Config) -> str:
-    """Return the prefix of the token file that is created from `text_path`."""
-    return str(Path(config.logging.run_dir, "data", "text"))
-
-
 def with_text(config: Config) -> Config:
     """Derive `data_path`, the prefix of the token file that is created, if only `text_path` is set."""
     if not config.data.text_path or config.data.data_path:
         return config
     origin = value.Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
-    return config.with_value("data_path", token_cache(config), origin)
+    return config.with_value("data_path", str(Path(config.logging.run_dir, "data", "text")), origin)
