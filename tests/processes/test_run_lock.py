@@ -167,7 +167,7 @@ def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, path, said
     assert seconds and int(seconds[1]) >= age
 
 
-def test_the_run_of_another_machine(tmp_path, said):
+def test_the_run_of_another_machine(tmp_path, path, said):
     """In a shared folder. The other machine is a namespace of processes with a host name of its own."""
     alone = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
