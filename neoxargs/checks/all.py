@@ -16,80 +16,14 @@ from typing import Literal
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.programs import Program
 from neoxargs.base.record import Record
-from neoxargs.checks import trainer as trainer_support
-from neoxargs.checks.attention import stored_scores, unusable_here, unusable_kernels
-from neoxargs.checks.checkpoint.folders import (
-    missing_checkpoint,
-    no_checkpoint_to_read,
-    overwritten_checkpoint,
-    unread_checkpoint,
-)
-from neoxargs.checks.checkpoint.frozen_model import frozen_model_problems
-from neoxargs.checks.checkpoint.model import (
-    changed_training,
-    checkpoint_to_read,
-    loaded_checkpoint,
-    other_base_shapes,
-    other_data,
-    other_head,
-    other_model,
-    reward_models_write_nothing,
-    skipped_checkpoints,
-    unlearned_positions,
-)
-from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
-from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
-from neoxargs.checks.claimed_size import other_size
-from neoxargs.checks.data.documents import (
-    empty_splits,
-    no_document_fits,
-    shorter_than_a_sample,
-    unpaired_answers,
-    wrong_labels,
-    wrong_rewards,
-)
-from neoxargs.checks.data.files import (
-    empty_lines,
-    missing_files,
-    unnamed_files,
-    unreadable_base_shapes,
-    unreadable_prompts,
-    unusable_chat_template,
-)
-from neoxargs.checks.data.usage import missing_ends, mixture_ends_early, often_repeated, wasted_samples
-from neoxargs.checks.machine import launcher, secrets
-from neoxargs.checks.machine.disk_space import (
-    folder_problems,
-    index_problems,
-    unwritable_file,
-    unwritable_folders,
-)
-from neoxargs.checks.machine.hardware import (
-    backend_of_gpus,
-    fp16_on_this_machine,
-    fp16_without_support,
-    fp32_without_tf32,
-    gds_without_gpus,
-    gpu_only_kernels,
-    groups_across_hosts,
-    layers_that_cannot_compile,
-    ops_that_cannot_compile,
-    unwritable_nvme,
-)
-from neoxargs.checks.machine.packages import (
-    can_train_here,
-    missing_backend,
-    missing_harness,
-    missing_packages,
-    missing_trainer,
-    untested_packages,
-)
-from neoxargs.checks.receivers import receiver_problems
+from neoxargs.checks import attention, claimed_size, receivers, trainer
+from neoxargs.checks.checkpoint import folders, frozen_model, model, schedule, vocabulary
+from neoxargs.checks.data import documents, files, usage
+from neoxargs.checks.machine import disk_space, hardware, launcher, packages, secrets
 from neoxargs.config.config import Config
 from neoxargs.facts.context import undivided_evaluation
 from neoxargs.facts.vocab import too_few_rows
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
-from neoxargs.hosts.devices import Device
 from neoxargs.runs.run_spec import RunSpec
 
 #: What a check looks at. `program`: values that depend on which script is launched. `trainer`: the packages that every
@@ -100,8 +34,6 @@ Subject = Literal["values", "program", "trainer", "files", "folders", "machine",
 HERE: tuple[Subject, ...] = ("values", "program", "trainer", "files", "folders", "machine", "command")
 #: What needs nothing but the values of the configuration: neither hosts nor files.
 OF_VALUES: tuple[Subject, ...] = ("values", "program")
-
-
 #: What check names where it could not look because of errors -> the subjects.
 KINDS: dict[str, tuple[Subject, ...]] = {
     "values": OF_VALUES,
@@ -161,13 +93,13 @@ def problems(
 
 def fit_of_checkpoint(config: Config) -> list[Problem]:
     """Return in what the checkpoint that is only read is not the one of this configuration."""
-    checkpoint = checkpoint_to_read(config)
-    frozen = frozen_model_problems(config, checkpoint, training=False)
-    if no_text := [*reward_models_write_nothing(config), *other_head(config, checkpoint)]:
+    checkpoint = model.checkpoint_to_read(config)
+    frozen = frozen_model.frozen_model_problems(config, checkpoint, training=False)
+    if no_text := [*model.reward_models_write_nothing(config), *model.other_head(config, checkpoint)]:
         return no_text
-    checks = (other_model, other_base_shapes, other_vocabulary)
-    model = config.found(*(partial(check, config, checkpoint) for check in checks))
-    return [*model, *frozen, *unread_checkpoint(config)]
+    checks = (model.other_model, model.other_base_shapes, vocabulary.other_vocabulary)
+    found = config.found(*(partial(check, config, checkpoint) for check in checks))
+    return [*found, *frozen, *folders.unread_checkpoint(config)]
 
 
 # -- one function for each row that needs more than a configuration --------------------------------------------------
@@ -175,41 +107,41 @@ def fit_of_checkpoint(config: Config) -> list[Problem]:
 
 def _trainer(spec: RunSpec) -> Iterator[Problem]:
     # The packages and devices of this machine say nothing about other hosts.
-    return iter(()) if spec.resources.remote else missing_trainer()
+    return iter(()) if spec.resources.remote else packages.missing_trainer()
 
 
 def _checkpoint_to_read(spec: RunSpec) -> list[Problem]:
     """Return what is wrong with the checkpoint that generate.py and eval.py read."""
-    return list(no_checkpoint_to_read(spec.config)) or fit_of_checkpoint(spec.config)
+    return list(folders.no_checkpoint_to_read(spec.config)) or fit_of_checkpoint(spec.config)
 
 
 def _read_by_generate(spec: RunSpec) -> list[Problem]:
     """Return what is wrong with the prompts that generate.py reads, or with the template that makes them."""
     config, options = spec.config, spec.config.generation
     if options.text_gen_type == "chat":
-        return unusable_chat_template(config)
+        return files.unusable_chat_template(config)
     # A pipe can be read only once, by generate.py itself.
     if options.text_gen_type != "input-file" or Path(options.sample_input_file or "").is_fifo():
         return []
-    return [*unreadable_prompts(config, "sample_input_file"), *empty_lines(config)]
+    return [*files.unreadable_prompts(config, "sample_input_file"), *files.empty_lines(config)]
 
 
 def _continued(spec: RunSpec) -> Iterator[Problem]:
     """Yield what is wrong with the checkpoint that training continues from."""
     config = spec.config
-    checkpoint = loaded_checkpoint(config)
+    checkpoint = model.loaded_checkpoint(config)
     checks = (
-        skipped_checkpoints,
-        other_head,
-        other_model,
-        other_base_shapes,
-        other_vocabulary,
+        model.skipped_checkpoints,
+        model.other_head,
+        model.other_model,
+        model.other_base_shapes,
+        vocabulary.other_vocabulary,
         other_optimizer,
-        other_schedule,
-        other_epochs,
-        changed_training,
-        other_data,
-        frozen_model_problems,
+        schedule.other_schedule,
+        schedule.other_epochs,
+        model.changed_training,
+        model.other_data,
+        frozen_model.frozen_model_problems,
     )
     yield from config.found(*(partial(check, config, checkpoint) for check in checks))
     if config.checkpoint.load or config.mup.use_mup:
@@ -218,32 +150,22 @@ def _continued(spec: RunSpec) -> Iterator[Problem]:
         yield from config.found(partial(neox_checkpoint, config), partial(neox_base_shapes, config))
 
 
-def _precision(spec: RunSpec) -> list[Problem]:
-    config, resources = spec.config, spec.resources
-    return config.found(
-        lambda: fp16_without_support(config, resources),
-        lambda: fp16_on_this_machine(config, resources),
-        lambda: fp32_without_tf32(config, resources.device),
-        lambda: backend_of_gpus(config, resources.device),
-    )
-
-
 def _installed(spec: RunSpec) -> list[Problem]:
-    config = spec.config
-    if spec.resources.remote or not can_train_here():
-        return [*untested_packages(spec.assumed)] if spec.assumed else []
-    absent = config.found(lambda: missing_packages(config))
+    config, device = spec.config, spec.resources.device
+    if spec.resources.remote or not packages.can_train_here():
+        return [*packages.untested_packages(spec.assumed)] if spec.assumed else []
+    absent = config.found(lambda: packages.missing_packages(config))
     absent = absent or config.found(lambda: secrets.missing_wandb_key(config, os.environ))
-    found = config.found(lambda: missing_backend(config), lambda: missing_harness(config, training=True))
-    checks = (
-        ops_that_cannot_compile, layers_that_cannot_compile, unwritable_nvme, gds_without_gpus, gpu_only_kernels
-    )  # fmt: skip
-    found += config.found(*(partial(_on_device, check, spec) for check in checks))
-    return [*untested_packages(spec.assumed), *absent, *found]
-
-
-def _on_device(check: Callable[[Config, Device], Iterable[Problem]], spec: RunSpec) -> Iterable[Problem]:
-    return check(spec.config, spec.resources.device)
+    found = config.found(
+        lambda: packages.missing_backend(config),
+        lambda: packages.missing_harness(config, training=True),
+        lambda: hardware.ops_that_cannot_compile(config, device),
+        lambda: hardware.layers_that_cannot_compile(config, device),
+        lambda: hardware.unwritable_nvme(config),
+        lambda: hardware.gds_without_gpus(config, device),
+        lambda: hardware.gpu_only_kernels(config, device),
+    )
+    return [*packages.untested_packages(spec.assumed), *absent, *found]
 
 
 def _command(spec: RunSpec, words: Sequence[str]) -> Iterator[Problem]:
@@ -261,46 +183,49 @@ SHIPPED: tuple[Program | None, ...] = ("train", "generate", "eval")
 ALL = (*SHIPPED, None)
 CHECKS: tuple[Check, ...] = (
     Check("trainer", _trainer, SHIPPED),
-    Check("files", lambda spec: missing_files(spec.config), ("train", "eval")),
-    Check("files", lambda spec: map(Problem.as_warning, missing_files(spec.config)), ("generate", None)),
-    Check("files", lambda spec: wrong_labels(spec.config), ("train", "eval")),
-    Check("files", lambda spec: unpaired_answers(spec.config), ("train", "eval")),
-    Check("files", lambda spec: wrong_rewards(spec.config)),
-    Check("files", lambda spec: no_document_fits(spec.config)),
-    Check("files", lambda spec: empty_splits(spec.config)),
-    Check("files", lambda spec: shorter_than_a_sample(spec.config)),
-    Check("files", lambda spec: missing_ends(spec.config), ("train", "eval")),
-    Check("files", lambda spec: mixture_ends_early(spec.config)),
-    Check("files", lambda spec: often_repeated(spec.config)),
-    Check("files", lambda spec: wasted_samples(spec.config)),
-    Check("files", lambda spec: unnamed_files(spec.config)),
+    Check("files", lambda spec: files.missing_files(spec.config), ("train", "eval")),
+    Check("files", lambda spec: map(Problem.as_warning, files.missing_files(spec.config)), ("generate", None)),
+    Check("files", lambda spec: documents.wrong_labels(spec.config), ("train", "eval")),
+    Check("files", lambda spec: documents.unpaired_answers(spec.config), ("train", "eval")),
+    Check("files", lambda spec: documents.wrong_rewards(spec.config)),
+    Check("files", lambda spec: documents.no_document_fits(spec.config)),
+    Check("files", lambda spec: documents.empty_splits(spec.config)),
+    Check("files", lambda spec: documents.shorter_than_a_sample(spec.config)),
+    Check("files", lambda spec: usage.missing_ends(spec.config), ("train", "eval")),
+    Check("files", lambda spec: usage.mixture_ends_early(spec.config)),
+    Check("files", lambda spec: usage.often_repeated(spec.config)),
+    Check("files", lambda spec: usage.wasted_samples(spec.config)),
+    Check("files", lambda spec: files.unnamed_files(spec.config)),
     Check("files", lambda spec: too_few_rows(spec.config), SHIPPED),
-    Check("files", lambda spec: unreadable_base_shapes(spec.config), SHIPPED),
-    Check("files", lambda spec: unreadable_prompts(spec.config, "eval_prompts_file")),
-    Check("files", lambda spec: missing_checkpoint(spec.config)),
+    Check("files", lambda spec: files.unreadable_base_shapes(spec.config), SHIPPED),
+    Check("files", lambda spec: files.unreadable_prompts(spec.config, "eval_prompts_file")),
+    Check("files", lambda spec: folders.missing_checkpoint(spec.config)),
     Check("files", _continued),
     Check("files", _checkpoint_to_read, ("generate", "eval")),
-    Check("files", lambda spec: unlearned_positions(spec.config), ("generate", "eval")),
+    Check("files", lambda spec: model.unlearned_positions(spec.config), ("generate", "eval")),
     Check("files", lambda spec: fit_of_checkpoint(spec.config), ("export",)),
     Check("files", _read_by_generate, ("generate",)),
-    Check("machine", _precision),
-    Check("machine", unusable_here),
+    Check("machine", lambda spec: hardware.fp16_without_support(spec.config, spec.resources)),
+    Check("machine", lambda spec: hardware.fp16_on_this_machine(spec.config, spec.resources)),
+    Check("machine", lambda spec: hardware.fp32_without_tf32(spec.config, spec.resources.device)),
+    Check("machine", lambda spec: hardware.backend_of_gpus(spec.config, spec.resources.device)),
+    Check("machine", attention.unusable_here),
     Check("machine", _installed),
-    Check("machine", lambda spec: missing_harness(spec.config), ("eval",)),
-    Check("folders", lambda spec: overwritten_checkpoint(spec.config)),
-    Check("folders", lambda spec: folder_problems(spec.config)),
-    Check("folders", lambda spec: index_problems(spec.config, spec.resources.remote)),
-    Check("folders", lambda spec: unwritable_file(spec.config, "sample_output_file"), ("generate",)),
-    Check("folders", lambda spec: unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
-    Check("values", lambda spec: trainer_support.trainer_problems(spec.config)),
+    Check("machine", lambda spec: packages.missing_harness(spec.config), ("eval",)),
+    Check("folders", lambda spec: folders.overwritten_checkpoint(spec.config)),
+    Check("folders", lambda spec: disk_space.folder_problems(spec.config)),
+    Check("folders", lambda spec: disk_space.index_problems(spec.config, spec.resources.remote)),
+    Check("folders", lambda spec: disk_space.unwritable_file(spec.config, "sample_output_file"), ("generate",)),
+    Check("folders", lambda spec: disk_space.unwritable_folders(spec.config, "run_dir"), ("generate", "eval", None)),
+    Check("values", lambda spec: trainer.trainer_problems(spec.config)),
     Check("values", lambda spec: undivided_evaluation(spec.config), ("eval",)),
-    Check("values", lambda spec: trainer_support.trainer_problems(spec.config, training=False), ("generate", "eval")),
-    Check("values", lambda spec: other_size(spec.config, spec.texts)),
-    Check("values", lambda spec: groups_across_hosts(spec.config, spec.resources)),
-    Check("values", unusable_kernels),
-    Check("values", stored_scores),
-    Check("values", receiver_problems),
-    Check("program", lambda spec: trainer_support.plugin_value_problems(spec.config), SHIPPED),
+    Check("values", lambda spec: trainer.trainer_problems(spec.config, training=False), ("generate", "eval")),
+    Check("values", lambda spec: claimed_size.other_size(spec.config, spec.texts)),
+    Check("values", lambda spec: hardware.groups_across_hosts(spec.config, spec.resources)),
+    Check("values", attention.unusable_kernels),
+    Check("values", attention.stored_scores),
+    Check("values", receivers.receiver_problems),
+    Check("program", lambda spec: trainer.plugin_value_problems(spec.config), SHIPPED),
     Check("values", lambda spec: secrets.in_configuration(spec.config), ALL),
     Check("command", lambda spec, _: secrets.on_command_lines(spec.config, spec.resources, os.environ), ALL),
     Check("command", _command, ALL),

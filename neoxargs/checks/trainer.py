@@ -97,11 +97,8 @@ def _dropped_tokens(config: Config) -> Iterator[Problem]:
         return
     what = "moe_token_dropping: which tokens experts drop depends on later tokens and on the micro batch, and so do "
     what += "losses; while text is generated, prompts lose tokens, and what follows hardly any"
-    about = ("moe_token_dropping", name)
-    place = config.place("moe_token_dropping")
-    yield Problem(
-        what, place, f"set {name}: {enough} to drop none", (), "warning", id="experts-drop-tokens", about=about
-    )
+    hint, about = f"set {name}: {enough} to drop none", ("moe_token_dropping", name)
+    yield Problem(what, config.place(about[0]), hint, (), "warning", id="experts-drop-tokens", about=about)
 
 
 def _sums_with_less_precision(config: Config) -> Iterator[Problem]:
@@ -152,9 +149,8 @@ def _tuned_without_tuner(config: Config) -> Iterator[Problem]:
     """Yield an error for autotuning that is not started by the autotuner: DeepSpeed ends such a run early."""
     if config.get("autotuning.enabled") and not config.runner_extras.autotuning_run:
         steps = config.get("autotuning.end_profile_step")
-        what = (
-            f"with autotuning.enabled (true), DeepSpeed ends the run after {steps} steps (autotuning.end_profile_step)"
-        )
+        what = f"with autotuning.enabled (true), DeepSpeed ends the run after {steps} steps "
+        what += "(autotuning.end_profile_step)"
         hint = "remove autotuning.enabled, or start the autotuner with autotuning_run: tune"
         place, about = config.place("autotuning.enabled"), ("autotuning.enabled", "autotuning_run")
         yield Problem(what, place, hint, id="autotuning-without-tuner", about=about)
@@ -173,30 +169,27 @@ def _counts_no_layer(config: Config) -> Iterator[Problem]:
         yield Problem(what, config.place(name), f"set {name} to type:transformer", id="no-layer-counted", about=(name,))
 
 
-def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
-    value = config.get(name)
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
     if isinstance(value, str) and value:
         return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
     return value in (ABSENT, None, "") or value in values
 
 
 def _unsupported(config: Config, name: str, values: tuple[Any, ...]) -> Iterator[Problem]:
-    if not _is_among(config, name, values):
-        yield _not_built(config, name, values)
-
-
-def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     value = config.get(name)
+    if _is_among(value, values):
+        return
     kinds = {kind.lower(): kind for kind in OPTIMIZERS}
     likely = close_matches(str(value).lower(), kinds) if name == "optimizer.type" else []
     if likely and str(value).lower() not in kinds:
         what = f"optimizer.type ({value}) is not a known optimizer"
         meant = f"did you mean {' or '.join(kinds[kind] for kind in likely)}?"
-        return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
+        yield Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
+        return
     what = f"{name} ({yaml_form(value)}) is not supported by train.py"
     if why := reason(REGISTRY.parameters[name], value):
         what += f": {why}"
-    return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
+    yield Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
 
 
 def reason(parameter: Parameter, value: object) -> str:

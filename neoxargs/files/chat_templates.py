@@ -8,16 +8,9 @@ from typing import Any, NamedTuple
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean, listed
 from neoxargs.base.record import Record
+from neoxargs.files import tokenizer_folder
 from neoxargs.files.builtin_chat_templates import BUILT_IN
-from neoxargs.files.tokenizer_folder import (
-    CONFIG,
-    MORE_TEMPLATES,
-    TEMPLATE,
-    TOKENS,
-    folder_of,
-    read_json,
-    special_tokens,
-)
+from neoxargs.files.tokenizer_folder import CONFIG, MORE_TEMPLATES, TEMPLATE, TOKENS
 
 
 class TemplateSource(NamedTuple):
@@ -43,21 +36,16 @@ class ChatSettings(Record):
 
 def files(tokenizer_type: str, vocab_file: str | None) -> list[Path]:
     """Return the files of the tokenizer's folder on which the result depends."""
-    folder = folder_of(tokenizer_type, vocab_file)
+    folder = tokenizer_folder.folder_of(tokenizer_type, vocab_file)
     if folder is None:
         return []
-    candidates = [
-        folder / CONFIG,
-        folder / TOKENS,
-        folder / TEMPLATE,
-        *sorted((folder / MORE_TEMPLATES).glob("*.jinja")),
-    ]
-    return [file for file in candidates if file.is_file()]
+    more = sorted((folder / MORE_TEMPLATES).glob("*.jinja"))
+    return [file for file in (folder / CONFIG, folder / TOKENS, folder / TEMPLATE, *more) if file.is_file()]
 
 
 def read(tokenizer_type: str, vocab_file: str | None) -> ChatSettings:
     """Return what the folder of the tokenizer's `vocab_file` says about chats; raise Problems if a file is damaged."""
-    special = special_tokens(folder_of(tokenizer_type, vocab_file))
+    special = tokenizer_folder.special_tokens(tokenizer_folder.folder_of(tokenizer_type, vocab_file))
     templates: dict[str, TemplateSource] = {}
     for file in files(tokenizer_type, vocab_file):
         if file.suffix == ".jinja":
@@ -65,7 +53,7 @@ def read(tokenizer_type: str, vocab_file: str | None) -> ChatSettings:
             templates[name] = TemplateSource(_text(file), str(file))
             continue
         # chat_template.jinja comes later in `files` and replaces this one, as in transformers.
-        templates |= _templates(read_json(file).get("chat_template"), file)
+        templates |= _templates(tokenizer_folder.read_json(file).get("chat_template"), file)
     return ChatSettings(special.texts, templates, special.names_end)
 
 
@@ -113,9 +101,8 @@ def _tokenizer_templates(settings: ChatSettings, option: str) -> dict[str, Templ
     if "default" in settings.templates:
         return {name: source for name, source in settings.templates.items() if name in ("default", "tool_use")}
     if settings.templates:
-        what = (
-            f"the tokenizer has the chat templates {listed(settings.templates, 'and')}, but none of them is the default"
-        )
+        names = listed(settings.templates, "and")
+        what = f"the tokenizer has the chat templates {names}, but none of them is the default"
         hint = f"choose one, for example: {option} {next(iter(settings.templates))}"
     else:
         what = "the tokenizer has no chat template"

@@ -15,8 +15,6 @@ def read_prompts(name: str, path: str, place: Place | None = None) -> list[str]:
         raise Problems(Problem(what, place, id="prompt-file-unreadable", about=(name,))) from error
     prompts = [line.strip() for line in lines if line.strip()]
     if not prompts:
-        hint = "write one prompt per line into this file"
-        raise Problems(
-            Problem(f"{name} ({path}) contains no prompts", place, hint, id="prompt-file-empty", about=(name,))
-        )
+        what, hint = f"{name} ({path}) contains no prompts", "write one prompt per line into this file"
+        raise Problems(Problem(what, place, hint, id="prompt-file-empty", about=(name,)))
     return prompts

@@ -47,10 +47,5 @@ def launch_command(config: Config) -> str:
     in_order = sorted(files, key=lambda file: order.index(base) if (base := os.path.basename(file)) in order else -1)
     changes = [source.partition(" ")[2] for source in sources if source.startswith(f"{SET} ")]
     options = [*(("--plugin", name) for name in plugins.LOADED), *((SET, change) for change in changes)]
-    words = [
-        "deepy",
-        str(config.get("user_script") or "train.py"),
-        *in_order,
-        *(word for pair in options for word in pair),
-    ]
-    return shlex.join(words)
+    script = str(config.get("user_script") or "train.py")
+    return shlex.join(["deepy", script, *in_order, *(word for pair in options for word in pair)])

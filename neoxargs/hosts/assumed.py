@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from neoxargs.base.problems import Problem
 from neoxargs.base.record import replace
 from neoxargs.config.config import Config
-from neoxargs.hosts.hostfile import Hosts
+from neoxargs.hosts.hostfile import DEFAULT_HOSTFILE, Hosts
 from neoxargs.hosts.hosts import Resources, assumed_resources
-from neoxargs.hosts.no_hostfile import DEFAULT_HOSTFILE
-
-if TYPE_CHECKING:
-    from neoxargs.registry.runner import Runner
+from neoxargs.registry.runner import Runner
 
 #: GPUs per host that are assumed when only the number of GPUs is known.
 GPUS_PER_HOST = 8

@@ -89,12 +89,14 @@ def unknown_device() -> Device:
 
 def find_device(name: str) -> Device:
     """Return the device of this name or alias, ignoring case and punctuation; raises Problems if there is none."""
-    device = _by_spelling().get(normalized(name))
-    if device is None:
-        hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}."
-        hint = f"{hint} For a device that is not listed, use deepy plan --gpu-memory GIB"
-        raise Problems([Problem(f"unknown device: {name}", hint=hint, id="unknown-device")])
-    return device
+    wanted = normalized(name)
+    for device in DEVICES.values():
+        plain = normalized(device.name)
+        if wanted in (plain, plain.removesuffix("gb"), *map(normalized, device.aliases)):
+            return device
+    hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}."
+    hint = f"{hint} For a device that is not listed, use deepy plan --gpu-memory GIB"
+    raise Problems([Problem(f"unknown device: {name}", hint=hint, id="unknown-device")])
 
 
 def reported_device(name: str) -> Device | None:
@@ -113,15 +115,6 @@ def other_sizes(name: str) -> list[str]:
     """Return the devices that a short name, such as A100 for A100-80GB, could stand for too; none for a full name."""
     found, model = find_device(name).name, normalized(name)
     return [other for other in DEVICES if other != found and normalized(other.partition("-")[0]) == model]
-
-
-def _by_spelling() -> dict[str, Device]:
-    spellings = {}
-    for name, device in DEVICES.items():
-        plain = normalized(name)
-        for spelling in (plain, plain.removesuffix("gb"), *map(normalized, device.aliases)):
-            spellings[spelling] = device
-    return spellings
 
 
 def normalized(name: str) -> str:

@@ -18,6 +18,8 @@ Hosts = dict[str, list[int]]
 #: Returns the place at which a parameter was set, for a problem to point at.
 Where = Callable[[str], Place | None]
 
+#: Where DeepSpeed's runner looks for a hostfile when `hostfile` is not set.
+DEFAULT_HOSTFILE = "/job/hostfile"
 #: The most ranks a run may have. No cluster has more, and a list of them must fit in memory.
 MAX_RANKS = 1_000_000
 
@@ -83,11 +85,9 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             what = f"host {match[1]} has slots=0"
             problems.append(Problem(what, place, hint, id="hostfile-host-without-slots", about=("hostfile",)))
         elif match[1].lower() in seen:
-            what, first = f"host {match[1]} is listed twice", seen[match[1].lower()]
-            hint = "remove one of the two lines"
-            problems.append(
-                Problem(what, place, hint, also=(first,), id="hostfile-duplicate-host", about=("hostfile",))
-            )
+            what, hint = f"host {match[1]} is listed twice", "remove one of the two lines"
+            also = (seen[match[1].lower()],)
+            problems.append(Problem(what, place, hint, also, id="hostfile-duplicate-host", about=("hostfile",)))
         else:
             slots[match[1]], seen[match[1].lower()] = int(match[2]), place
             if slots[match[1]] > MAX_RANKS:
@@ -175,9 +175,7 @@ def _known_hosts(host: str, everything: Hosts) -> str:
     # `include: 0,1`, which looks like a list of GPUs.
     if re.fullmatch(r"[\d,]+", host):
         return f"{known}; write slots after a colon, for example {next(iter(everything))}:{host}"
-    return (
-        f"{known}; to use others, set hostfile to a file that lists them" if [*everything] == ["localhost"] else known
-    )
+    return known + "; to use others, set hostfile to a file that lists them" * ([*everything] == ["localhost"])
 
 
 def _unknown_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> Iterator[Problem]:

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from neoxargs.base.problems import Problem, Problems, listed
 from neoxargs.base.record import Record, replace
 from neoxargs.hosts import slurm
 from neoxargs.hosts.devices import Device, device, installed_devices, local_devices, visible_devices
 from neoxargs.hosts.hostfile import (
+    DEFAULT_HOSTFILE,
     MAX_RANKS,
     Hosts,
     Where,
@@ -30,10 +31,7 @@ from neoxargs.hosts.hostfile import (
     too_many_ranks,
 )
 from neoxargs.hosts.launchers import Launcher, launcher_named
-from neoxargs.hosts.no_hostfile import DEFAULT_HOSTFILE, only_this_machine
-
-if TYPE_CHECKING:
-    from neoxargs.registry.runner import Runner
+from neoxargs.registry.runner import Runner
 
 #: The runner's flags that `Resources.selection` replaces.
 SELECTION_FLAGS = ("hostfile", "include", "exclude", "num_nodes", "num_gpus")
@@ -75,26 +73,21 @@ class Filters(NamedTuple):
     @classmethod
     def of(cls, runner: Runner, where: Where) -> Filters:
         include, exclude, num_nodes, num_gpus = runner.include, runner.exclude, runner.num_nodes, runner.num_gpus
-        problems = [
-            too_many_ranks(count, where(name), name)
-            for name, count in (("num_nodes", num_nodes), ("num_gpus", num_gpus))
-            if count > MAX_RANKS
-        ]
+        counts = {"num_nodes": num_nodes, "num_gpus": num_gpus}
+        problems = [too_many_ranks(n, where(name), name) for name, n in counts.items() if n > MAX_RANKS]
         if include and exclude:
             what, hint = "include and exclude cannot both be set", "remove one of them"
             problems += _refusal("include-and-exclude", what, where, "exclude", "include", hint=hint).problems
         key = "include" if include else "exclude"
         # -1 is the default, for "not set".
         if (include or exclude) and num_nodes >= 0:
-            what = f"num_nodes ({num_nodes}) and {key} both select hosts"
-            hint = f"remove either num_nodes or {key}"
+            what, hint = f"num_nodes ({num_nodes}) and {key} both select hosts", f"remove either num_nodes or {key}"
             problems += _refusal("num-nodes-beside-filter", what, where, "num_nodes", key, hint=hint).problems
         if problems:
             raise Problems(problems)
         warnings = []
         if (include or exclude) and num_gpus >= 0:
-            what = f"num_gpus ({num_gpus}) has no effect, because {key} selects the slots"
-            hint = "remove num_gpus"
+            what, hint = f"num_gpus ({num_gpus}) has no effect, because {key} selects the slots", "remove num_gpus"
             warnings.append(_warning("num-gpus-beside-filter", what, where, "num_gpus", key, hint=hint))
             num_gpus = -1
         return cls(include, exclude, num_nodes, num_gpus, where, tuple(warnings))
@@ -156,10 +149,10 @@ def _resources(runner: Runner, replica: int, environ: Mapping[str, str], where: 
         try:
             local = _on_this_machine(filters, replica, environ, dev)
         except Problems as stop:
-            told = only_this_machine(runner, None, path, environ, where)
+            told = _only_this_machine(runner, None, path, environ, where)
             absent = [problem for problem in told if problem.about == ("hostfile",)]
             raise Problems([*stop.problems, *absent]) from None
-        warnings = only_this_machine(runner, (local.gpus, local.device), path, environ, where)
+        warnings = _only_this_machine(runner, (local.gpus, local.device), path, environ, where)
         return replace(local, warnings=(*warnings, *local.warnings))
     if launcher.allocates_hosts:
         return replace(_on_hosts(pool, filters, path, runner, environ), remote=True)
@@ -210,10 +203,8 @@ def _on_hosts(
     first = next(iter(hosts))
     if len(hosts) == 1 and not remote and not runner.no_ssh and first not in own_names():
         starter = "DeepSpeed" if launcher.through_deepspeed else launcher.name
-        what = (
-            f"{first} is the only host, but with a single host {starter} ignores the host name and starts the ranks on "
-        )
-        what += "this machine"
+        what = f"{first} is the only host, but with a single host {starter} ignores the host name and starts the ranks "
+        what += "on this machine"
         hint = f"set force_multi: true to run on {first}"
         warnings.append(_warning("single-host-not-reached", what, filters.where, "hostfile", hint=hint))
     return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
@@ -244,10 +235,8 @@ def _allocated(launcher: Launcher, filters: Filters, environ: Mapping[str, str])
         raise _refusal("launcher-without-hosts", what, filters.where, "launcher", hint=hint)
     if filters.include or filters.exclude:
         key = "include" if filters.include else "exclude"
-        what = f"{key} needs a hostfile"
-        raise _refusal(
-            "filter-without-hostfile", what, filters.where, "include", "exclude", hint=f"set hostfile, or remove {key}"
-        )
+        what, hint = f"{key} needs a hostfile", f"set hostfile, or remove {key}"
+        raise _refusal("filter-without-hostfile", what, filters.where, "include", "exclude", hint=hint)
     _refuse_too_many(count * each, filters.where, "num_nodes", "num_gpus")
     names = allocated[:count] or [f"node {number}" for number in range(count)]
     hosts = {name: list(range(each)) for name in names}
@@ -294,6 +283,42 @@ def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str],
         what = f"num_gpus is {count}, but this machine has {present} {'GPU' if present == 1 else 'GPUs'}"
         warnings.append(_warning("num-gpus-above-present", what, filters.where, "num_gpus"))
     return Resources({"localhost": list(range(count))}, "cuda", {"num_gpus": str(count)}, warnings=tuple(warnings))
+
+
+def _only_this_machine(
+    runner: Runner, used: tuple[int, Device] | None, path: str, environ: Mapping[str, str], where: Where
+) -> Iterator[Problem]:
+    """Yield a warning if the run was probably meant for other machines too.
+
+    used: number and kind of this machine's devices, None if they cannot be selected. path: of the absent hostfile.
+    """
+    key, reason, remedy = _expected(runner, path, environ)
+    if not reason:
+        return
+    if used:
+        count, kind = used
+        one, several = ("GPU", "GPUs") if kind == "cuda" else ("process on the CPU", "processes on the CPU")
+        reason += f"; only this machine is used: {count} {one if count == 1 else several}"
+    hint = f"{remedy} with one line per machine, such as: node1 slots=8"
+    place = None if environ.get("DLTS_HOSTFILE") else where(key)
+    yield Problem(reason, place, hint, severity="warning", id="hostfile-missing", about=(key,))
+
+
+def _expected(runner: Runner, path: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the parameter that needs a hostfile, why, and what to do; empty if this machine is all that is wanted."""
+    # The default path is rarely present. `hostfile: None` is a string in YAML, and means no hostfile.
+    if path not in (DEFAULT_HOSTFILE, "None"):
+        name = f"the hostfile {path}" + (" that DLTS_HOSTFILE names" if environ.get("DLTS_HOSTFILE") else "")
+        return "hostfile", f"{name} {'is not a file' if os.path.exists(path) else 'does not exist'}", "create it"
+    launcher, nodes = launcher_named(runner.launcher), len(slurm.nodes_of_job(environ))
+    if runner.no_ssh or runner.num_nodes == 1 or slurm.in_step(environ):  # each machine gets a command of its own
+        return "", "", ""
+    if nodes > 1:
+        reason = f"this Slurm job has {nodes} nodes, which launcher {launcher.name} uses only with a hostfile"
+        return "launcher", reason, "set launcher: srun, or set hostfile to a file"
+    reaches_others = launcher.needs_every_slot or launcher.always_remote or runner.force_multi
+    reason = f"launcher {launcher.name} has no hostfile" if reaches_others else ""
+    return "launcher", reason, "set hostfile to a file"
 
 
 def _local_processes(filters: Filters, slots: int, selection: Mapping[str, str] = MappingProxyType({})) -> Resources:

@@ -32,9 +32,8 @@ def names(environ: Mapping[str, str]) -> Names | None:
     """Return the variables of the launcher that started this process as one of several ranks, None if none did."""
     # Not for a world of one rank: such a process launches the run itself.
     launchers = (TORCH, *MPI, *(SLURM if in_step(environ) else ()))
-    return next(
-        (names for names in launchers if are_set(names, environ) and number(names.world_size, environ) > 1), None
-    )
+    several = (each for each in launchers if are_set(each, environ) and number(each.world_size, environ) > 1)
+    return next(several, None)
 
 
 def numbers(names: Names, environ: Mapping[str, str]) -> tuple[int, int, int]:

@@ -10,11 +10,6 @@ from collections.abc import Iterator, Mapping
 FIRST_BATCH_STEP = 0xFFFFFFF0
 
 
-def in_job(environ: Mapping[str, str]) -> bool:
-    """Return whether this process runs inside a Slurm job."""
-    return "SLURM_JOB_ID" in environ
-
-
 def in_step(environ: Mapping[str, str]) -> bool:
     """Return whether `srun` started this process; a shell inside a job has the job's variables too, but is no rank."""
     step = environ.get("SLURM_STEP_ID", "")

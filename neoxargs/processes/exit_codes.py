@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +39,8 @@ def describe_exit(code: int, log_tail: str, evidence: Evidence) -> str:
         return evidence.killed_because
     if is_timeout(log_tail):
         return f"{signal_name(-code)} after a collective operation timed out, because a rank did not take part in it"
-    return _SIGNALS.get(-code, _other)(evidence).format(name=signal_name(-code))
+    why = _why_ended_by(-code, evidence)
+    return f"{signal_name(-code)}: {why}" if why else signal_name(-code)
 
 
 def is_timeout(text: str) -> bool:
@@ -58,39 +58,24 @@ def count_memory_kills() -> int:
     return 0
 
 
-def _killed(evidence: Evidence) -> str:
-    peak = f"the peak memory of this rank was {evidence.peak_memory / 1e9:.1f} GB"
-    if evidence.memory_kills > 0:
-        return f"{{name}}: the host ran out of memory and the system killed the process; {peak}"
-    causes = "by a user, by a job scheduler, or because the host ran out of memory (no record of it was found)"
-    return f"{{name}}: killed {causes}; {peak}"
-
-
-def _bus_error(evidence: Evidence) -> str:
-    with contextlib.suppress(OSError):
-        shared = shutil.disk_usage("/dev/shm")
-        sizes = f" ({shared.free / 1e9:.2f} GB of {shared.total / 1e9:.2f} GB free)"
-        hint = "a container can be started with a larger --shm-size"
-        return f"{{name}}: usually because /dev/shm is too small{sizes}; {hint}"
-    return "{name}: usually because /dev/shm is too small"
-
-
-def _crashed(evidence: Evidence) -> str:
-    return "{name}: native code crashed; the log ends with the Python stack that called it"
-
-
-def _other(evidence: Evidence) -> str:
-    return "{name}"
-
-
-_SIGNALS: dict[int, Callable[[Evidence], str]] = {
-    signal.SIGKILL: _killed,
-    signal.SIGBUS: _bus_error,
-    signal.SIGSEGV: _crashed,
-    signal.SIGABRT: _crashed,
-    signal.SIGFPE: _crashed,
-    signal.SIGILL: _crashed,
-}
+def _why_ended_by(number: int, evidence: Evidence) -> str:
+    """Return why a rank usually ends by a signal; "" if nothing is known."""
+    if number == signal.SIGKILL:
+        peak = f"the peak memory of this rank was {evidence.peak_memory / 1e9:.1f} GB"
+        if evidence.memory_kills > 0:
+            return f"the host ran out of memory and the system killed the process; {peak}"
+        causes = "by a user, by a job scheduler, or because the host ran out of memory (no record of it was found)"
+        return f"killed {causes}; {peak}"
+    if number == signal.SIGBUS:
+        sizes = ""
+        with contextlib.suppress(OSError):
+            shared = shutil.disk_usage("/dev/shm")
+            sizes = f" ({shared.free / 1e9:.2f} GB of {shared.total / 1e9:.2f} GB free)"
+            sizes += "; a container can be started with a larger --shm-size"
+        return f"usually because /dev/shm is too small{sizes}"
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
+        return "native code crashed; the log ends with the Python stack that called it"
+    return ""
 
 
 def signal_name(number: int) -> str:

@@ -200,13 +200,13 @@ def record_exception(error: BaseException) -> None:
     """Write an exception to the file that the supervisor reads after this process has ended."""
     if current_rank is None:
         return
+    problem = error.problems[0] if isinstance(error, Problems) else None
     first_line = str(error).strip().partition("\n")[0][: RECORD_BYTES // 4]
-    explained = isinstance(error, Problems)
-    reason = sentence(error.problems[0]) if isinstance(error, Problems) else f"{type(error).__name__}: {first_line}"
+    reason = sentence(problem) if problem else f"{type(error).__name__}: {first_line}{_location(error)}"
     if _is_full(current_rank.save):
         reason = f"no space left on the disk that holds {current_rank.save}; earlier checkpoints are intact; {reason}"
-    problem = error.problems[0].id if isinstance(error, Problems) else ""
-    record = {"reason": reason + _location(error), "cause": cause_of(error), "explained": explained, "problem": problem}
+    id_ = problem.id if problem else ""
+    record = {"reason": reason, "cause": cause_of(error), "explained": problem is not None, "problem": id_}
     _write_in_place(_reserved_files(current_rank.logs, current_rank.rank)[1], record)
 
 
@@ -237,8 +237,6 @@ def _is_full(folder: str | None) -> bool:
 
 def _location(error: BaseException) -> str:
     """Return the innermost line of this package in a traceback, or else the innermost line of all."""
-    if isinstance(error, Problems):
-        return ""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
     frame = (own or frames)[-1] if frames else None
@@ -256,11 +254,8 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
     with contextlib.suppress(OSError, ValueError):
         if exit_code > 0:
             record |= json.loads(_reserved_files(logs, rank)[1].read_text())
-    if "explained" in record and record["cause"] in (
-        Cause.OWN_ERROR,
-        Cause.TOLD,
-        Cause.TIMED_OUT,
-    ):  # only these print a traceback
+    # Only these print a traceback.
+    if "explained" in record and record["cause"] in (Cause.OWN_ERROR, Cause.TOLD, Cause.TIMED_OUT):
         record["console"] = _console()
     if evidence.lock_lost:  # a problem, after which the run is not restarted
         exit_code, record["explained"], record["problem"] = 1, True, "run-folder-in-use"
@@ -340,8 +335,7 @@ def _sentences(failures: list[RankFailure], logs: Path) -> Iterator[str]:
     yield from flight_records.sentences(logs)
     yield _log_excerpt(first, logs)
     for cause, group in groupby(others, lambda failure: failure.cause):
-        ranks = sorted(failure.rank for failure in group)
-        yield f"then {_rank_list(ranks)} {CONSEQUENCES[cause]}"
+        yield f"then {flight_records.ranks_of(failure.rank for failure in group)} {CONSEQUENCES[cause]}"
 
 
 def _stacks(failures: list[RankFailure], logs: Path) -> Iterator[str]:
@@ -352,11 +346,7 @@ def _stacks(failures: list[RankFailure], logs: Path) -> Iterator[str]:
             ranks.setdefault(tuple(stack[:FRAMES]), []).append(failure.rank)
     for frames, found in ranks.items():
         lines = "\n".join(f"  | {frame}" for frame in frames)
-        yield f"the Python stack of {_rank_list(sorted(found))}, innermost call first:\n{lines}"
-
-
-def _rank_list(ranks: list[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+        yield f"the Python stack of {flight_records.ranks_of(found)}, innermost call first:\n{lines}"
 
 
 def _log_excerpt(failure: RankFailure, logs: Path) -> str:

@@ -79,20 +79,16 @@ def sentences(logs: Path) -> Iterator[str]:
         with contextlib.suppress(ValueError, OSError):
             records[int(file.name.removeprefix(PREFIX))] = read(file)
     groups = {operation.group: None for operations in records.values() for operation in operations}
-    found = [sentence for group in groups if (sentence := _of_group(group, _within(group, records)))]
+    found = [sentence for group in groups if (sentence := _of_group(group, records))]
     # Groups whose ranks differ come first: the others may wait because of them.
     yield from (text for _, text in sorted(found, key=lambda sentence: not sentence[0])[:REPORTED])
 
 
-def _within(group: Group, records: Records) -> Records:
-    """Return the operations in one group, of its ranks as far as they are known."""
-    own = {rank: [each for each in operations if each.group == group] for rank, operations in records.items()}
-    return {rank: operations for rank, operations in own.items() if operations or rank in group.ranks}
-
-
 def _of_group(group: Group, records: Records) -> tuple[bool, str] | None:
-    """Return a sentence about the first operation that is not finished, and whether ranks differ in it."""
-    waiting = [(each.number, rank, each) for rank, all in records.items() for each in all if not each.finished]
+    """Return a sentence about a group's first operation that is not finished, and whether ranks differ in it."""
+    own = {rank: [each for each in operations if each.group == group] for rank, operations in records.items()}
+    known = {rank: operations for rank, operations in own.items() if operations or rank in group.ranks}
+    waiting = [(each.number, rank, each) for rank, all in known.items() for each in all if not each.finished]
     if not waiting:
         return None
     # Messages wait for a rank that waits for another one.
@@ -100,18 +96,18 @@ def _of_group(group: Group, records: Records) -> tuple[bool, str] | None:
     what = f"{first.name} number {number} of {group}"
     if first.message:
         return False, f"rank {rank} waits for {what}, which {first.line} began"
-    begun = {other: [each for each in all if not each.message] for other, all in records.items()}
+    begun = {other: [each for each in all if not each.message] for other, all in known.items()}
     missing = [other for other, all in begun.items() if not all or all[-1].number < number]
     if missing:
-        others = _ranks(other for other in begun if other not in missing)
+        others = ranks_of(other for other in begun if other not in missing)
         places = "; ".join(_last(other, begun[other]) for other in missing)
-        return True, f"{_ranks(missing)} did not begin {what}, which {others} began at {first.line}; {places}"
+        return True, f"{ranks_of(missing)} did not begin {what}, which {others} began at {first.line}; {places}"
     for other, all in begun.items():
         for each in all:
             if each.number == number and (each.name, each.sizes) != (first.name, first.sizes):
                 began = f"rank {other} began {each.name} of {each.sizes} at {each.line}"
                 return True, f"{began}, where rank {rank} began {what} of {first.sizes} at {first.line}"
-    return False, f"{_ranks(begun)} began {what} at {first.line}, and it did not finish"
+    return False, f"{ranks_of(begun)} began {what} at {first.line}, and it did not finish"
 
 
 def _last(rank: int, operations: list[Operation]) -> str:
@@ -121,7 +117,8 @@ def _last(rank: int, operations: list[Operation]) -> str:
     return f"the last one that rank {rank} began there is {last.name} number {last.number}, at {last.line}"
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def ranks_of(ranks: Iterable[int]) -> str:
+    """Return `rank 1`, or `ranks 1, 2`, in ascending order."""
     numbers = sorted(ranks)
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {_list(numbers)}"
 
@@ -133,8 +130,9 @@ def _list(numbers: Iterable[int]) -> str:
 def _operation(entry: Mapping[str, Any], members: Mapping[str, str]) -> Operation:
     name, description = entry["process_group"]
     message = bool(entry.get("is_p2p"))
+    ranks = tuple(map(int, filter(None, members.get(name, "").strip("[]").split(","))))  # of "[0, 1]"
     return Operation(
-        group=Group(name, "" if description == "undefined" else description, _numbers(members.get(name, ""))),
+        group=Group(name, "" if description == "undefined" else description, ranks),
         # "nccl:all_reduce"
         name=entry["profiling_name"].rpartition(":")[2],
         number=entry["p2p_seq_id" if message else "collective_seq_id"],
@@ -143,11 +141,6 @@ def _operation(entry: Mapping[str, Any], members: Mapping[str, str]) -> Operatio
         finished=entry["state"] == "completed" or bool(entry["retired"]),
         line=_line(entry.get("frames", [])),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list that is written as text."""
-    return tuple(map(int, filter(None, text.strip("[]").split(","))))
 
 
 def _words(values: Any) -> str:

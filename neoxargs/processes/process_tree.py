@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ class Process(NamedTuple):
     state: str
     parent: int
     session: int
+    started: str
+    """In clock ticks since the machine's start."""
 
 
 def session_members(session: int) -> list[Process]:
@@ -38,7 +41,7 @@ def stopped_parents(session: int) -> list[int]:
 def _members(session: int) -> list[Process]:
     # Not on Linux: only the process group can be asked, and it counts as one process.
     if not Path("/proc/self/stat").exists():
-        return [Process(session, "?", 0, session)] if signal_group(session, 0) else []
+        return [Process(session, "?", 0, session, HIDDEN)] if signal_group(session, 0) else []
     everyone = [process for path in Path("/proc").glob("[0-9]*/stat") if (process := _process(path))]
     pids = {process.pid for process in everyone if process.session == session}
     while children := {process.pid for process in everyone if process.parent in pids} - pids:
@@ -90,13 +93,10 @@ HIDDEN = "?"
 
 
 def start_time(pid: int) -> str:
-    """Return when a process was started, in clock ticks since the machine's; "" if it has ended."""
-    try:
-        # Of proc(5), the first field after the name is field 3 (state); field 22 is the start time.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
-        return "" if fields[0] in "ZX" else fields[19]
-    except OSError:
-        return HIDDEN if _exists(pid) else ""
+    """Return when a process was started, as `Process.started`; "" if it has ended."""
+    if process := _process(Path(f"/proc/{pid}/stat")):
+        return "" if process.state in "ZX" else process.started
+    return HIDDEN if _exists(pid) else ""
 
 
 def state(pid: int) -> str:
@@ -119,10 +119,11 @@ def _exists(pid: int) -> bool:
 def _process(stat: Path) -> Process | None:
     try:
         # the name in parentheses may contain anything, and may be cut within a UTF-8 character
-        state, parent, _, session = stat.read_bytes().rpartition(b")")[2].decode().split()[:4]
+        fields = stat.read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return None  # the process has ended
-    return Process(int(stat.parent.name), state, int(parent), int(session))
+    # Of proc(5), the first field after the name is field 3 (state); field 22 is the start time.
+    return Process(int(stat.parent.name), fields[0], int(fields[1]), int(fields[3]), fields[19])
 
 
 def signal_when_parent_ends(number: int) -> None:
@@ -133,10 +134,8 @@ def signal_when_parent_ends(number: int) -> None:
 
 def send_signal(pid: int, number: int) -> None:
     """Send a signal to a process, if it still exists."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def signal_group(group: int, number: int) -> bool:

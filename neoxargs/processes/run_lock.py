@@ -81,10 +81,6 @@ class Holder:
         return cls(socket.gethostname(), this_machine(), os.getpid(), start_time(os.getpid()), time.time(),
                    uuid.uuid4().hex, launch, job(environ), requeues(environ))  # fmt: skip
 
-    def is_this_process(self) -> bool:
-        mine = this_machine(), os.getpid(), start_time(os.getpid())
-        return (self.machine, self.pid, self.started) == mine
-
     @property
     def ended(self) -> bool:
         """Whether the process, which is one of this machine, has ended."""
@@ -134,8 +130,8 @@ class RunLock:
     @property
     def deepy_ended(self) -> bool:
         """Whether the deepy that started this rank was a process of this machine, and has ended."""
-        by_deepy = self.holder.launch.startswith(BY_DEEPY)
-        return by_deepy and self.holder.machine == this_machine() and self.holder.ended
+        holder = self.holder
+        return holder.launch.startswith(BY_DEEPY) and holder.machine == this_machine() and holder.ended
 
     def lost_now(self) -> Holder | None:
         """Return the run that has taken one of the locks over, also since the last touch; None if none has."""
@@ -242,12 +238,10 @@ def _lock_folder(
         what, ways = _refusal(f"{name} ({config.get(name)})", held)
         hint = listed([*ways, f"set {name} to another folder"])
         hint += "; if you are certain that the run no longer exists, add --break-lock"
-        problem = Problem(what, config.place(name), hint, id="run-folder-in-use", about=(name,))
-        raise Problems([problem]) from None
+        raise Problems(Problem(what, config.place(name), hint, id="run-folder-in-use", about=(name,))) from None
     except OSError as error:
         what, hint = f"{name} ({folder}): {error.strerror}", f"set {name} to a folder that this user can write to"
-        problem = Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
-        raise Problems([problem]) from error
+        raise Problems(Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))) from error
     if replaced:
         why = " (--break-lock)" if break_lock else "; that run has ended"
         say(f"took over the lock of {_named(replaced)}{why}")
@@ -262,8 +256,7 @@ def lock_folder(folder: Path, environ: Mapping[str, str]) -> RunLock:
         what, ways = _refusal(str(folder), held)
         raise Problems(Problem(what, hint=listed(ways), id="run-folder-in-use")) from None
     except OSError as error:
-        what = f"{folder}: {error.strerror}"
-        hint = "run this command as a user that can write to this folder"
+        what, hint = f"{folder}: {error.strerror}", "run this command as a user that can write to this folder"
         raise Problems(Problem(what, hint=hint, id="folder-not-writable")) from error
     return RunLock(me, [path]).hold()
 
@@ -285,8 +278,9 @@ def lock_token_file(prefix: Path, environ: Mapping[str, str]) -> RunLock:
 def inherited_lock(config: Config) -> RunLock | None:
     """Return the locks that this process took before it became another program, None if it holds none."""
     # A process keeps its number and start time when it executes another program.
+    me = this_machine(), os.getpid(), start_time(os.getpid())
     paths, holders = _present(config)
-    mine = [holder for holder in holders if holder and holder.is_this_process()]
+    mine = [holder for holder in holders if holder and (holder.machine, holder.pid, holder.started) == me]
     return RunLock(mine[0], paths).hold() if len(mine) == len(paths) else None
 
 
@@ -300,16 +294,12 @@ def joined_lock(config: Config, environ: Mapping[str, str], launch: str) -> RunL
     paths, holders = _present(config)
     mine = [holder for holder in holders if holder and holder.launch == launch]
     lock = RunLock(mine[0] if mine else Holder.of_this_process(environ, launch), paths, joined=True)
-    lock.lost = _of_another_launch(config, environ, launch)
+    lock.lost = held_by_another_launch(config, environ, launch)
     return lock.hold() if mine and not lock.lost else lock
 
 
-def held_by_another_launch(config: Config, environ: Mapping[str, str], launch: str) -> bool:
-    """Return whether a live run of another launch holds a folder of this run. Writes nothing."""
-    return _of_another_launch(config, environ, launch) is not None
-
-
-def _of_another_launch(config: Config, environ: Mapping[str, str], launch: str) -> Holder | None:
+def held_by_another_launch(config: Config, environ: Mapping[str, str], launch: str) -> Holder | None:
+    """Return the live run of another launch that holds a folder of this run; None if there is none. Writes nothing."""
     me = Holder.of_this_process(environ, launch)
     for path, holder in zip(*_present(config), strict=True):
         if holder and holder.launch != launch and holder.machine == me.machine and not _run_ended(holder, path, me):
@@ -353,7 +343,7 @@ def _refusal(name: str, held: _Held, kind: str = "run", what_for: str = "this fo
         return what, ["wait until they end", *([f"stop them (kill {numbers})"] if numbers else [])]
     since, ways = "", [f"wait until that {kind} ends"]
     if holder is not UNKNOWN:
-        since = f" since {_time(holder.since)}"
+        since = f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(holder.since))}"
         ways.append(f"stop it (kill {holder.pid} on {holder.host})")
     what += f" has been writing to {what_for}{since} and was last active {max(0, round(held.age))} s ago"
     return what, ways
@@ -366,10 +356,6 @@ def taken_over(by: Holder) -> str:
 
 def _named(holder: Holder, kind: str = "run") -> str:
     return f"an unknown {kind}" if holder is UNKNOWN else f"the {kind} of process {holder.pid} on {holder.host}"
-
-
-def _time(since: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
 
 
 # -- one lock --------------------------------------------------------------------------------------------------------
@@ -413,19 +399,14 @@ def _link(own: Path, target: Path) -> bool:
     try:
         os.link(own, target)
     except FileExistsError:  # perhaps by this very call: NFS repeats a request whose answer was lost
-        return _same_file(own, target)
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samefile(own, target)
+        return False
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
         return _create(own, target)
     return True
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except FileNotFoundError:
-        return False
 
 
 def _create(own: Path, target: Path) -> bool:

@@ -30,7 +30,7 @@ from neoxargs.processes.console_filter import ConsoleFilter
 from neoxargs.processes.exit_at_once import end_by_signal, exit_at_once
 from neoxargs.processes.exit_codes import Evidence, count_memory_kills
 from neoxargs.processes.interrupts import delayed, heeded
-from neoxargs.processes.process_tree import signal_when_parent_ends
+from neoxargs.processes.process_tree import send_signal, signal_when_parent_ends
 from neoxargs.processes.run_lock import RunLock
 from neoxargs.processes.watch import Lateness, Watch
 
@@ -59,7 +59,8 @@ def run_supervised(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         failures.reserve_files(folder, rank)
-        watch, stacks = Watch(), watching.open_stack_file(folder, rank)
+        # Opened before it is needed, because a rank that hangs cannot open a file.
+        watch, stacks = Watch(), watching.stack_file(folder, rank).open("w", encoding="utf-8")
         log = failures.log_file(folder, rank).open("ab", buffering=0)
     except OSError as error:
         text = f"deepy: rank {rank} cannot write its log to {folder}: {error.strerror}; free up space and inodes there"
@@ -85,9 +86,10 @@ def run_supervised(
         code, peak = supervisor.wait(file)
     left_early = code == 0 and not watch.finished and not exits_early
     if code or left_early:
-        killed_because, lost = supervisor.killed_because(), bool(lock and lock.lost)
+        lost = lock.lost if lock else None
+        killed_because = run_lock.taken_over(lost) if lost else supervisor.lateness.reason
         kills = count_memory_kills() - kills
-        evidence = Evidence(peak, kills, supervisor.asked_to_stop, killed_because, lost, left_early)
+        evidence = Evidence(peak, kills, supervisor.asked_to_stop, killed_because, bool(lost), left_early)
         code = code or 1
         failures.record_failure(folder, rank, code, evidence)
         code = 1 if lost else code
@@ -193,11 +195,7 @@ class _Supervisor:
         self.asked_to_stop = True
         if number == signal.SIGINT:  # Ctrl-C reaches the rank itself too, and a second SIGINT would end it unsaved
             number = signal.SIGTERM
-        self._send(number)
-
-    def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        send_signal(self.pid, number)
 
     def _enforce_deadline(self) -> None:
         # A process whose parent has ended gets another one: the launcher was killed, and nothing else would stop the
@@ -210,13 +208,7 @@ class _Supervisor:
         if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
             self._forward(signal.SIGKILL, None)
         if number := self.lateness.check(self.pid):
-            self._send(number)
-
-    def killed_because(self) -> str:
-        """Return why this process has killed the rank, "" if it has not."""
-        if self.lock and self.lock.lost:
-            return run_lock.taken_over(self.lock.lost)
-        return self.lateness.reason
+            send_signal(self.pid, number)
 
 
 # faulthandler prints the Python stack if native code crashes, and writes it to `stacks` on STACK_SIGNAL. It does so

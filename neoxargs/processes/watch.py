@@ -14,7 +14,6 @@ import time
 from collections import deque
 from pathlib import Path
 from statistics import median
-from typing import IO
 
 from neoxargs.processes.process_tree import state
 
@@ -184,8 +183,3 @@ class Lateness:
             return ""
         self.look_at = now + 2
         return "waited for a rank that made no progress" if self.marker.exists() else ""
-
-
-def open_stack_file(logs: Path, rank: int) -> IO[str]:
-    """Open the file of a rank's stacks before it is needed, because a rank that hangs cannot open one."""
-    return stack_file(logs, rank).open("w", encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.config.config import Config
-from neoxargs.files.token_files.sources import named_token_files, prefixes
+from neoxargs.files.token_files.sources import named_token_files
 from neoxargs.hosts.devices import installed_devices
 from neoxargs.hosts.packages import installed_versions
 from neoxargs.registry import plugins
@@ -82,9 +82,7 @@ def files(config: Config) -> Section:
 
 def _named_files(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the files of tokens and of the tokenizer. Raw text is represented by the tokens made from it."""
-    tokens = [("data_path", prefix) for prefix in prefixes(config.get("data_path"))]
-    tokens += named_token_files(config.get)
-    for name, prefix in tokens:
+    for name, prefix in named_token_files(config.get):
         yield from ((name, prefix + suffix) for suffix in (".idx", ".bin"))
     for name in ("vocab_file", "merge_file"):
         if path := config.get(name):

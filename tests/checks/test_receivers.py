@@ -65,21 +65,9 @@ def test_every_version_has_what_a_plain_configuration_sends(version: str) -> Non
 def test_check_assumes_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.yml"
     file.write_text(MICS)
-    words = [
-        "check",
-        str(CONFIGS / "quickstart.yml"),
-        str(file),
-        "--set",
-        "pipe_parallel_size=0",
-        "--deepspeed",
-        "0.19.8",
-        "--torch",
-        "2.15",
-        "--gpus",
-        "4",
-        "--json",
-    ]
-    assert main(words) == 1
+    versions = ["--deepspeed", "0.19.8", "--torch", "2.15"]
+    words = [str(CONFIGS / "quickstart.yml"), str(file), "--set", "pipe_parallel_size=0", "--gpus", "4", "--json"]
+    assert main(["check", *words, *versions]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert {"deepspeed-key-missing", "package-untested"} <= {each["id"] for each in problems}
 

@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 
 from neoxargs.checks.machine import hardware
-from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
 from neoxargs.hosts import compiled_ops
+from tests.support.configure import config_of
 from tests.support.snapshots import pinned
 
 OFFLOAD = {"zero_optimization.offload_optimizer.device": "cpu"}
-
-
-def config(**values: object) -> Config:
-    return Config({name.replace("__", "."): Value(value, Source("set")) for name, value in values.items()})
 
 
 @pytest.mark.parametrize(
@@ -35,18 +30,14 @@ def config(**values: object) -> Config:
     ],
 )
 def test_what_a_configuration_needs(values, device, expected):
-    assert hardware.ops_to_compile(config(**values), device) == expected
+    assert hardware.ops_to_compile(config_of(**values), device) == expected
 
 
 def test_a_missing_compiler_is_reported_with_what_to_install(tmp_path):
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": "no-compiler"}
     adam, io = compiled_ops.uncompilable(["cpu_adam", "async_io"], environ)
     pinned(adam)
-    assert adam.hint.startswith(
-        "on Debian or Ubuntu, run apt install g++ python3-dev; or set optimizer: {params: {torch_adam"
-    )
     pinned(io)
-    assert "device: cpu" in io.hint
 
 
 def test_missing_headers_are_reported_with_the_compilers_message(tmp_path, monkeypatch):

@@ -59,7 +59,6 @@ def test_other_machines_get_what_deepspeed_exports(env_file):
     )
 
 
-@pytest.mark.usefixtures("env_file")
 def test_settings_of_torch_and_cublas_reach_other_machines(tmp_path):
     shell = {"PYTORCH_ALLOC_CONF": "backend:native", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
     assert environment.passed_on(shell, str(tmp_path)).items() >= shell.items()

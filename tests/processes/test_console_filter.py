@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.processes.console_filter import ConsoleFilter, shows_all
-from neoxargs.resolve import File, complete, draft
-from tests.support.smallest import YAML
+from tests.support.configure import smallest_run
 
 NOISE = [
     "[2026-11-22 03:19:45,041] [WARNING] [lr_schedules.py:734:get_lr] Attempting to get learning rate from scheduler "
@@ -55,8 +54,7 @@ def test_noise_is_removed_however_it_arrives(line: str) -> None:
 
 @pytest.mark.parametrize("line", SHOWN)
 def test_everything_else_is_shown(line: str) -> None:
-    console = ConsoleFilter()
-    assert console.feed(f"{line}\n".encode()) == f"{line}\n".encode()
+    assert ConsoleFilter().feed(f"{line}\n".encode()) == f"{line}\n".encode()
 
 
 def test_a_progress_bar_is_shown_at_once() -> None:
@@ -87,4 +85,4 @@ def test_the_log_of_a_rank_has_every_line(tmp_path: Path, show_all: list[str]) -
     [("", False), ("log_level: info\n", True), ("log_level: debug\n", True), ("log_level: warning\n", False)],
 )
 def test_log_level_shows_every_line(text: str, expected: bool) -> None:
-    assert shows_all(complete(draft([File("my.yml", YAML + text)]), 1)) == expected
+    assert shows_all(smallest_run(text)) == expected

@@ -17,7 +17,6 @@ from neoxargs.launch.start.run import _Run, start
 from neoxargs.processes import failures
 from neoxargs.processes.exit_codes import Evidence
 from neoxargs.processes.failures import Cause
-from neoxargs.processes.watch import Watch
 from tests.support import cluster
 from tests.support.snapshots import pinned
 
@@ -110,15 +109,8 @@ def test_a_rank_that_was_told_of_a_failure_is_not_its_cause(tmp_path):
 
 @pytest.mark.parametrize("inodes", [1, 2, 3])
 def test_a_disk_without_inodes_is_one_line(tmp_path, inodes):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"nr_inodes={inodes}", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no small file system can be mounted here")
-    try:
+    with cluster.mounted(tmp_path / "disk", f"nr_inodes={inodes}") as disk:
         done = subprocess.run(words(disk / "logs", ""), capture_output=True, text=True, timeout=100)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"deepy: rank 0 cannot write its log to {disk}/logs: No space left on device")
     assert "Traceback" not in done.stderr
@@ -138,24 +130,15 @@ def test_a_rank_that_succeeds_has_no_record_and_keeps_its_log(tmp_path):
 
 def test_a_full_disk_has_space_for_the_record(tmp_path):
     """The last blocks are taken while the rank runs."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
-        pytest.skip("no small file system can be mounted here")
-    try:
+    with cluster.mounted(tmp_path / "disk", "size=64k") as disk:
         write = "open(failures.current_rank.save + '/{}', 'wb', buffering=0).write(bytes({}))\n"
-        does = (
-            f"failures.current_rank = failures.CurrentRank(folder, 0, {str(disk)!r})\n"
-            + write.format("filler", 65536)
-            + write.format("more", 1)
-        )
+        does = f"failures.current_rank = failures.CurrentRank(folder, 0, {str(disk)!r})\n"
+        does += write.format("filler", 65536) + write.format("more", 1)
         assert ended(disk / "logs", does) == 1
         code, said = failures.summarize(disk / "logs")
         assert code == 1
         full = f"failed first: no space left on the disk that holds {disk}; earlier checkpoints are intact; OSError: "
         assert full in said[0]
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_output_reaches_the_console_as_before_and_the_log_too(tmp_path):
@@ -362,11 +345,6 @@ def test_a_stopped_rank_is_told_apart_from_one_that_waits_for_it(tmp_path):
 
 def test_progress_is_no_failure(tmp_path):
     """The limit begins again with each step."""
-    watch = Watch()
-    watch.expect("step 1", -1.0)
-    pinned(watch.late())
-    watch.expect("step 2", 900.0)
-    assert not watch.late()
     does = "[(failures.current_rank.watch.expect(f'step {n}', 200.0), time.sleep(0.3)) for n in range(5)]"
     assert ended(tmp_path, does) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["rank-0.log"]

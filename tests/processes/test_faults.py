@@ -15,8 +15,6 @@ import pytest
 
 from neoxargs.base.problems import Problems
 from neoxargs.checks.machine import other_hosts as check_hosts
-from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
 from neoxargs.files import metrics as run_metrics
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import WRITING
@@ -25,7 +23,7 @@ from neoxargs.processes.process_tree import session_members
 from neoxargs.processes.run_lock import lock_run
 from neoxargs.train.process import setup
 from tests.support import cluster
-from tests.support.configure import configure
+from tests.support.configure import config_of, configure
 from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
@@ -35,6 +33,17 @@ LONG = {"num_gpus": 2, "model_parallel_size": 2, "train_iters": 100_000, "master
 
 def events(folder: Path) -> list[dict[str, Any]]:
     return list(run_metrics.read(folder / "out" / run_metrics.FILE))
+
+
+def newest(save: Path) -> str:
+    """Return the name of the checkpoint to continue from."""
+    found = checkpoint_folder.newest(save)
+    assert found
+    return found.name
+
+
+def latest(save: Path) -> str:
+    return (save / checkpoint_folder.LATEST).read_text()
 
 
 def has(kind: str, count: int = 1) -> Callable[[Path], bool]:
@@ -78,8 +87,7 @@ def test_a_rank_that_is_killed(tmp_path, phase, rank):
     assert launcher == "torchrun" or "Traceback" not in output  # torchrun ends with its own
     assert not cluster.ranks(tmp_path)
     if save:
-        newest = checkpoint_folder.newest(Path(save))
-        assert newest and newest.name == (Path(save) / checkpoint_folder.LATEST).read_text()
+        assert newest(Path(save)) == latest(Path(save))
 
 
 @pytest.mark.slow
@@ -106,8 +114,7 @@ def test_no_run_takes_the_folder_of_one_whose_deepy_and_guard_were_killed(tmp_pa
         for pid in reversed(left):  # the ranks before their supervisors
             os.kill(pid, signal.SIGCONT)
         cluster.wait_until(lambda: not cluster.ranks(tmp_path), "all processes have ended", 120)
-    newest = checkpoint_folder.newest(out)
-    assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
+    assert newest(out) == f"global_step{events(tmp_path)[-1]['step']}"
     with lock_run(run_again, os.environ, print):
         pass
 
@@ -122,17 +129,8 @@ def guards(parent: int) -> list[int]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MB."""
-    if os.getuid() or not shutil.which("mount"):
-        pytest.skip("only root may mount a small file system")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.decode().strip()}")
-    try:
+    with cluster.mounted(tmp_path / "disk", "size=4m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.slow
@@ -140,14 +138,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
     """The run reports a full disk, although its records are on that disk too; earlier checkpoints are intact."""
     save = small_disk / "ckpt"
-    changes = {
-        "save": str(save),
-        "run_dir": None,
-        "checkpoint_factor": 1,
-        "keep_last_n_checkpoints": 1,
-        "train_iters": 999,
-    }
-    with cluster.start_training(tmp_path, cluster.cpu_environ(), **LONG | changes) as run:
+    changes = {"save": str(save), "run_dir": None, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1}
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), **LONG | changes | {"train_iters": 999}) as run:
         cluster.wait_until((save / checkpoint_folder.LATEST).exists, "a checkpoint", 150)
         cluster.fill_disk(small_disk)
         output, _ = run.communicate(timeout=30)
@@ -155,8 +147,7 @@ def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
     assert f"failed first: no space left on the disk that holds {save}" in output
     assert "Traceback" not in output
     assert not cluster.ranks(tmp_path)
-    newest = checkpoint_folder.newest(save)
-    assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
+    assert newest(save) == latest(save)
 
 
 def fill(disk: Path) -> Callable[[], Any]:
@@ -185,15 +176,14 @@ def test_training_goes_on_until_a_disk_works_again(tmp_path, small_disk, breaks)
         steps = sum(row["event"] == "step" for row in events(tmp_path))
         cluster.wait_until(lambda: has("step", steps + 6)(tmp_path), "six more steps", 100)
         repair()
-        before = (save / checkpoint_folder.LATEST).read_text()
-        cluster.wait_until(lambda: (save / checkpoint_folder.LATEST).read_text() != before, "a checkpoint", 100)
+        before = latest(save)
+        cluster.wait_until(lambda: latest(save) != before, "a checkpoint", 100)
         run.terminate()
         output, _ = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGTERM, output
     assert f"warning: save ({save}): the checkpoint at iteration " in output
     assert "Traceback" not in output
-    newest = checkpoint_folder.newest(save)
-    assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
+    assert newest(save) == latest(save)
 
 
 @pytest.mark.slow
@@ -215,8 +205,7 @@ def test_a_folder_that_vanishes_is_created_again(tmp_path, reaction, removed):
     assert output.count(f"warning: run_dir ({out}) was removed, renamed or unmounted") == 1
     assert output.count("[run-folder-vanished]") == 1
     assert "error:" not in output and "Traceback" not in output
-    newest = checkpoint_folder.newest(out)
-    assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
+    assert newest(out) == f"global_step{events(tmp_path)[-1]['step']}"
     assert (out / "report.html").exists()
     assert removed or checkpoint_folder.newest(renamed) == renamed / "global_step2"
 
@@ -250,8 +239,7 @@ def test_a_folder_that_becomes_read_only(tmp_path, reaction):
         return
     assert run.returncode == 128 + signal.SIGTERM, output
     assert f"warning: save ({out}): the checkpoint at iteration " in output
-    newest = checkpoint_folder.newest(out)
-    assert newest and newest.name == f"global_step{events(tmp_path)[-1]['step']}"
+    assert newest(out) == f"global_step{events(tmp_path)[-1]['step']}"
 
 
 @pytest.mark.timeout(120)
@@ -271,11 +259,10 @@ def test_an_unreachable_host_is_reported_before_anything_starts(tmp_path):
 
 def test_too_many_slots_in_a_hostfile_are_reported_before_anything_starts(monkeypatch):
     """A rank without a GPU reports it too, where the check before the start was not possible."""
-    config = Config({"hostfile": Value("hosts", DEFAULT)})
     resources = Resources({"w0": [0, 1], "w1": [0, 1, 2, 3]}, "cuda", remote=True)
     devices = subprocess.CompletedProcess([], 0, "nvidia0\nnvidia1\nnvidiactl\nnull\n", "")
     monkeypatch.setattr(check_hosts, "_run_on_hosts", lambda *_: {"w0": devices, "w1": devices})
-    pinned(check_hosts.host_problems(config, resources))
+    pinned(check_hosts.host_problems(config_of(hostfile="hosts"), resources))
     with pytest.raises(Problems, match=r"has no GPU for local rank 3 \(torch finds 2 GPU"):
         setup._gpu(3, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert setup._gpu(1, 2, {}) == 1

@@ -115,8 +115,7 @@ def test_a_rank_that_has_begun_nothing_in_a_group(copied: Path) -> None:
         if rank == 2:
             record["entries"] = [each for each in record["entries"] if each["process_group"][1] != "tensor"]
 
-    said = list(as_of_nccl(copied, without))
-    pinned(plain("\n".join(said)))
+    pinned(plain("\n".join(as_of_nccl(copied, without))))
 
 
 def _repeated(record: dict[str, Any], **values: Any) -> None:

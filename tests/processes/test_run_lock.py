@@ -44,11 +44,21 @@ def said() -> list[str]:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The lock of the folder `run`."""
+    return tmp_path / "run" / HOLDER_FILE
+
+
+def started(folder: Path, program: str, *before: str) -> subprocess.Popen[str]:
+    """Start a program with a folder as its argument. before: what executes Python."""
+    words, environ = [*before, sys.executable, "-c", program, str(folder)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process, which holds the lock of the folder `run`."""
-    words, environ = [sys.executable, "-c", HOLDS, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=environ, **pipes) as process:
+    with started(tmp_path / "run", HOLDS) as process:
         assert process.stdout and process.stdout.readline() == "holds\n"
         yield process
         process.kill()
@@ -115,18 +125,17 @@ def test_a_signal_right_after_a_lock_is_taken_releases_it(tmp_path, said, monkey
     assert files(tmp_path / "run") == []
 
 
-def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, said):
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, path, other, said):
     end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
-        assert read(tmp_path / "run" / HOLDER_FILE) == lock.holder
+        assert read(path) == lock.holder
     other.wait()
     assert len(said) == 1
     pinned(said[0].replace(f"process {other.pid} on {os.uname().nodename}", "process OTHER"))
     assert files(tmp_path / "run") == []
 
 
-def test_a_process_with_the_same_number_is_not_the_holder(tmp_path, other, said):
-    path = tmp_path / "run" / HOLDER_FILE
+def test_a_process_with_the_same_number_is_not_the_holder(tmp_path, path, other, said):
     holder = read(path)
     assert holder
     _write(path, replace(holder, started="1"))
@@ -150,23 +159,21 @@ def elsewhere(path: Path, age: float = 0.0, **changes: Any) -> Holder:
 
 
 @pytest.mark.parametrize("age", [0, int(run_lock.DEAD_AFTER) - 100])
-def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, said, age):
-    elsewhere(tmp_path / "run" / HOLDER_FILE, age)
+def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, path, said, age):
+    elsewhere(path, age)
     with pytest.raises(Problems, match=r"process 7 on worker-7 .* was last active") as refusal:
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     seconds = re.search(r"was last active (\d+) s ago", str(refusal.value))
     assert seconds and int(seconds[1]) >= age
 
 
-def test_the_run_of_another_machine(tmp_path, said):
+def test_the_run_of_another_machine(tmp_path, path, said):
     """In a shared folder. The other machine is a namespace of processes with a host name of its own."""
     alone = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("this user may not create namespaces")
-    words = [*alone, "sh", "-c", 'hostname worker-7 && exec "$@"', "sh", sys.executable, "-c", HOLDS]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    environ, path = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path / "run" / HOLDER_FILE
-    with subprocess.Popen([*words, str(tmp_path / "run")], env=environ, **pipes) as process:
+    named = ["sh", "-c", 'hostname worker-7 && exec "$@"', "sh"]
+    with started(tmp_path / "run", HOLDS, *alone, *named) as process:
         assert process.stdout and process.stdout.readline() == "holds\n"
         with pytest.raises(Problems, match="the run of process 1 on worker-7 has been writing"):
             lock_run(config(tmp_path / "run"), os.environ, said.append)
@@ -181,17 +188,19 @@ def test_the_run_of_another_machine(tmp_path, said):
 
 
 @pytest.mark.parametrize("skew", [0, 7200, -7200])
-def test_the_lock_of_another_host_ends_with_its_touches_whatever_the_clocks_say(tmp_path, said, skew, monkeypatch):
+def test_the_lock_of_another_host_ends_with_its_touches_whatever_the_clocks_say(
+    tmp_path, path, said, skew, monkeypatch
+):
     """Only times of the folder's file system are compared; this host's clock is off by two hours."""
-    elsewhere(tmp_path / "run" / HOLDER_FILE, run_lock.DEAD_AFTER + 20)
+    elsewhere(path, run_lock.DEAD_AFTER + 20)
     monkeypatch.setattr(run_lock.time, "time", lambda now=run_lock.time.time: now() + skew)
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
         pinned(said[0])
 
 
 @pytest.mark.parametrize(("job", "restarts", "taken"), [("5", "1", True), ("5", "0", False), ("6", "1", False)])
-def test_slurm_has_ended_the_job_that_it_queues_again(tmp_path, said, job, restarts, taken):
-    elsewhere(tmp_path / "run" / HOLDER_FILE, job="5")
+def test_slurm_has_ended_the_job_that_it_queues_again(tmp_path, path, said, job, restarts, taken):
+    elsewhere(path, job="5")
     environ = {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": restarts}
     if taken:
         with lock_run(config(tmp_path / "run"), environ, said.append):
@@ -200,19 +209,19 @@ def test_slurm_has_ended_the_job_that_it_queues_again(tmp_path, said, job, resta
         lock_run(config(tmp_path / "run"), environ, said.append)
 
 
-def test_a_broken_lock_ends_the_run_that_held_it(tmp_path, said, monkeypatch):
+def test_a_broken_lock_ends_the_run_that_held_it(tmp_path, path, said, monkeypatch):
     """It notices at its next touch, and does not remove the lock of its successor."""
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
     run = config(tmp_path / "run")
     with lock_run(run, os.environ, said.append) as first:
-        by = elsewhere(tmp_path / "run" / HOLDER_FILE)
+        by = elsewhere(path)
         first.ended.wait(0.0)
         while not first.lost:
             first.ended.wait(0.01)
         assert first.lost == by
-    assert read(tmp_path / "run" / HOLDER_FILE) == by
+    assert read(path) == by
     with lock_run(run, os.environ, said.append, break_lock=True) as second:
-        assert read(tmp_path / "run" / HOLDER_FILE) == second.holder
+        assert read(path) == second.holder
     pinned(said)
 
 
@@ -245,19 +254,17 @@ def test_a_rank_that_notices_a_broken_lock_first_ends_the_run_with_1_and_without
     pinned([re.sub(here, "HERE", line) for line in said if "taken over" in line])
 
 
-def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):
+def test_a_live_lock_is_touched(tmp_path, path, said, monkeypatch):
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
-    path = tmp_path / "run" / HOLDER_FILE
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         os.utime(path, (1, 1))
         while path.stat().st_mtime == 1:
             lock.ended.wait(0.01)
 
 
-def test_a_folder_that_was_created_again_is_locked_again(tmp_path, said, monkeypatch):
+def test_a_folder_that_was_created_again_is_locked_again(tmp_path, path, said, monkeypatch):
     """Until the end of the run only."""
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
-    path = tmp_path / "run" / HOLDER_FILE
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         path.parent.rename(tmp_path / "renamed")
         path.parent.mkdir()
@@ -267,10 +274,9 @@ def test_a_folder_that_was_created_again_is_locked_again(tmp_path, said, monkeyp
     assert files(path.parent) == []
 
 
-def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, said, monkeypatch):
+def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, path, said, monkeypatch):
     """As when a network file system fails."""
     monkeypatch.setattr(run_lock, "BEAT", 0.01)
-    path = tmp_path / "run" / HOLDER_FILE
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         with monkeypatch.context() as patch:
             looks = list[Path]()
@@ -281,7 +287,7 @@ def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, said, mon
     assert files(path.parent) == []
 
 
-def test_without_hard_links(tmp_path, said, other, monkeypatch):
+def test_without_hard_links(tmp_path, path, said, other, monkeypatch):
     """As on some network and FUSE file systems."""
 
     def refuse(*_: Any) -> None:
@@ -292,16 +298,15 @@ def test_without_hard_links(tmp_path, said, other, monkeypatch):
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
-        assert read(tmp_path / "run" / HOLDER_FILE) == lock.holder
+        assert read(path) == lock.holder
     with lock_run(config(tmp_path / "new"), os.environ, said.append) as lock:
         assert read(tmp_path / "new" / HOLDER_FILE) == lock.holder
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "[]", '{"host": 1}'])
 @pytest.mark.parametrize("days", [0, 1])
-def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, said, text, days):
+def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, path, said, text, days):
     """What a power failure leaves; also if the clock was a day ahead then."""
-    path = tmp_path / "run" / HOLDER_FILE
     path.parent.mkdir()
     path.write_text(text)
     later = path.stat().st_mtime + days * 86400
@@ -311,17 +316,17 @@ def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, said, 
     assert files(path.parent) == []
 
 
-def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path, said, other):
-    path = tmp_path / "run" / HOLDER_FILE
+def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path, path, said, other):
     path.write_text("")
     with pytest.raises(Problems, match="an unknown run has been writing to this folder and was last active") as refusal:
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     assert "kill" not in refusal.value.problems[0].hint  # its process is not known
 
 
-def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_the_system(tmp_path, said, monkeypatch):
+def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_the_system(
+    tmp_path, path, said, monkeypatch
+):
     """As on some network file systems."""
-    path = tmp_path / "run" / HOLDER_FILE
     path.parent.mkdir()
     path.write_text("")
     monkeypatch.setattr(run_lock.kernel_lock, "is_held", lambda _: None)
@@ -333,15 +338,14 @@ def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_th
         pass
 
 
-def test_a_lock_of_another_host_that_is_dated_ahead_is_dead(tmp_path, said):
+def test_a_lock_of_another_host_that_is_dated_ahead_is_dead(tmp_path, path, said):
     """A live run would have touched it."""
-    elsewhere(tmp_path / "run" / HOLDER_FILE, -86400)
+    elsewhere(path, -86400)
     with lock_run(config(tmp_path / "run"), os.environ, said.append):
         pinned(said)
 
 
-def test_a_lock_with_what_a_later_version_adds_is_read(tmp_path, other):
-    path = tmp_path / "run" / HOLDER_FILE
+def test_a_lock_with_what_a_later_version_adds_is_read(path, other):
     holder = read(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
     assert holder and read(path) == holder
@@ -365,11 +369,9 @@ except Problems:
 """
 
 
-def test_one_of_many_takes_a_dead_lock_over(tmp_path):
-    elsewhere(tmp_path / "run" / HOLDER_FILE, run_lock.DEAD_AFTER + 20)
-    words, environ = [sys.executable, "-c", TAKES, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    racers = [subprocess.Popen(words, env=environ, **pipes) for _ in range(5)]
+def test_one_of_many_takes_a_dead_lock_over(tmp_path, path):
+    elsewhere(path, run_lock.DEAD_AFTER + 20)
+    racers = [started(tmp_path / "run", TAKES) for _ in range(5)]
     outputs = [racer.stdout for racer in racers]
     assert all(output and output.readline() for output in outputs)
     for racer in racers:
@@ -400,14 +402,11 @@ run_lock._is_dead = pausing
 
 
 @pytest.mark.timeout(120)
-def test_one_of_two_that_find_the_same_killed_takeover_takes_the_lock_over(tmp_path):
+def test_one_of_two_that_find_the_same_killed_takeover_takes_the_lock_over(tmp_path, path):
     """Both have seen that the run that was taking the lock over is dead, before either does anything about it."""
-    path = tmp_path / "run" / HOLDER_FILE
     dead = elsewhere(path, run_lock.DEAD_AFTER + 20)
     elsewhere(path.with_name(f"{run_lock.GUARD}{dead.token}"), run_lock.DEAD_AFTER + 20)
-    words, environ = [sys.executable, "-c", PAUSES, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    racers = [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]
+    racers = [started(tmp_path / "run", PAUSES) for _ in range(2)]
     answers = []
     for racer in racers:
         assert racer.stdout and racer.stdout.readline() == "found it\n"
@@ -450,6 +449,5 @@ def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path, said):
 
 def test_a_lock_is_released_by_its_own_process_only(tmp_path, said):
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
-        child = RunLock(replace(lock.holder, pid=1), lock.paths)
-        child.__exit__()
+        RunLock(replace(lock.holder, pid=1), lock.paths).__exit__()  # as of a child
         assert files(tmp_path / "run") == [HOLDER_FILE]

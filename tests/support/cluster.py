@@ -232,6 +232,20 @@ def _folder_of(process: Path) -> str:
     return os.readlink(process / "cwd")
 
 
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """Mount a small file system in memory on a new folder; skip the test where that is not allowed."""
+    require_programs("mount")
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 def fill_disk(disk: Path) -> None:
     """Fill a small file system."""
     with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):

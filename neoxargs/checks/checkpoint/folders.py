@@ -18,7 +18,13 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
     options = config.checkpoint
     save, load = options.save, options.load
     if save and (theirs := neox_checkpoints(Path(save))):
-        yield _among_gpt_neox_s(config, save, theirs)
+        # The run would replace those of the same iterations, name its own in `latest`, and remove the others if
+        # `keep_last_n_checkpoints` is set.
+        what = f"save ({save}) contains checkpoints of GPT-NeoX ({theirs[-1].name}), which a run must not mix with "
+        what += "its own"
+        hint = "set save to a different folder"
+        hint += "" if load else f", and load: {save} to continue from these checkpoints"
+        yield Problem(what, config.place("save"), hint, id="save-among-gpt-neox", about=("save", "load"))
         return
     # With `finetune`, iterations begin again at 0, so the files of the same iterations would be replaced.
     if save and load and _same_folder(load, save) and not options.finetune:
@@ -28,19 +34,6 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
         hint = other if load else f"set load: {save} to continue from this checkpoint, or {other}"
         what = f"save ({save}) already holds a checkpoint from iteration {iteration}, which the run would overwrite"
         yield Problem(what, config.place("save"), hint, id="checkpoint-overwritten", about=("save", "load"))
-
-
-def _among_gpt_neox_s(config: Config, save: str, theirs: list[Path]) -> Problem:
-    """Return the problem of a `save` folder with checkpoints of GPT-NeoX.
-
-    A run that saved there would replace those of the same iterations, name its own in `latest`, and remove the others
-    if `keep_last_n_checkpoints` is set.
-    """
-    what = f"save ({save}) contains checkpoints of GPT-NeoX ({theirs[-1].name}), which a run must not mix with its own"
-    hint = "set save to a different folder"
-    if not config.checkpoint.load:
-        hint += f", and load: {save} to continue from these checkpoints"
-    return Problem(what, config.place("save"), hint, id="save-among-gpt-neox", about=("save", "load"))
 
 
 def _overwritten_newer(config: Config, save: str) -> Iterator[Problem]:
@@ -65,10 +58,8 @@ def missing_checkpoint(config: Config) -> Iterator[Problem]:
     if not load or (save and _same_folder(load, save)):
         return
     if _last_iteration(Path(load)) is None and not is_neox(Path(load)):
-        hint = (
-            "remove load to start from scratch, or set load and save to the same folder: "
-            "the run then continues if the folder has a checkpoint, and starts from scratch if not"
-        )
+        hint = "remove load to start from scratch, or set load and save to the same folder: the run then continues if "
+        hint += "the folder has a checkpoint, and starts from scratch if not"
         what = f"load ({load}): there is no checkpoint in this folder"
         hint = _of_one_checkpoint("load", Path(load)) or hint
         yield Problem(what, config.place("load"), hint, id="checkpoint-missing", about=("load",))
@@ -80,10 +71,8 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
     name = "load" if options.load else "save"
     folder = options.load or options.save
     if not folder:
-        what, hint = (
-            "there is no checkpoint to read: neither load nor save is set",
-            "set load to a folder with a checkpoint",
-        )
+        what = "there is no checkpoint to read: neither load nor save is set"
+        hint = "set load to a folder with a checkpoint"
         yield Problem(what, hint=hint, id="checkpoint-missing", about=("load",))
     elif is_neox(Path(folder)):
         return  # its contents are checked by neox_checkpoint

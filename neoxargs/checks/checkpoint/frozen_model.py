@@ -38,8 +38,7 @@ def frozen_model_problems(config: Config, checkpoint: Path | None, training: boo
         yield Problem(what, config.place("base_checkpoint"), id="base-checkpoint-missing", about=("base_checkpoint",))
     elif record is not None and record.folder is not None and base is None:
         what = f"the frozen model of {checkpoint} was loaded from {record.folder}, which no longer has a checkpoint"
-        hint = "set base_checkpoint to the folder with the model's checkpoint"
-        about = ("load", "base_checkpoint")
+        hint, about = "set base_checkpoint to the folder with the model's checkpoint", ("load", "base_checkpoint")
         yield Problem(what, config.place("load"), hint, id="base-checkpoint-missing", about=about)
     if base is not None and base.folder is not None:
         yield from _other_base(config, base.folder, checkpoint)
@@ -79,7 +78,7 @@ def _rank_above_sides(config: Config) -> Iterator[Problem]:
 
 
 def _only_trained(config: Config, checkpoint: Path | None, record: Base) -> Problem:
-    saved = (checkpoint_folder.configuration(checkpoint) if checkpoint else None) or {}
+    saved = checkpoint_folder.configuration(checkpoint) or {}
     rank = _recorded(saved).lora.rank
     kind, name = (f"adapters (lora.rank {rank})", "lora") if rank else ("a soft prompt", "soft_prompt_tuning")
     what = f"load ({checkpoint}): the checkpoint contains only {kind}, not a model"
@@ -129,8 +128,7 @@ def _unfitting(config: Config, checkpoint: Path, record: Base, base: Base | None
     for each in differences(saved, config, REGISTRY.parameters.keys() - {*compared}):
         name, (theirs, ours) = each.name, map(form, each.values)
         what = f"{name} is {ours} here, but {theirs} in the checkpoint to be loaded ({checkpoint})"
-        place = config.place(name) or config.place("load")
-        hint = f"set {name} to {theirs}"
+        place, hint = config.place(name) or config.place("load"), f"set {name} to {theirs}"
         yield Problem(what, place, hint, id="checkpoint-other-adapters", about=(name, "load"))
     # Adapters are differences to the weights of one model.
     if base is not None and base.differs_from(record) and not new_run:

@@ -47,7 +47,7 @@ def other_model(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
 def unlearned_positions(config: Config) -> Iterator[Problem]:
     """Yield the warning of rotary-positions-reach-seq-length if only the checkpoint says what the model has learned."""
     checkpoint = checkpoint_to_read(config)
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    saved = checkpoint_folder.configuration(checkpoint)
     longest, options = (saved or {}).get("max_position_embeddings"), config.rope_scaling
     rule, told = "rotary-positions-reach-seq-length", [warning.id for warning in config.warnings]
     if not isinstance(longest, int) or config.is_set("max_position_embeddings") or rule in told:
@@ -63,7 +63,7 @@ def unlearned_positions(config: Config) -> Iterator[Problem]:
 
 def other_head(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield an error if the checkpoint of a reward model is not continued as one, or another as a reward model."""
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    saved = checkpoint_folder.configuration(checkpoint)
     if saved is None or (ours := is_reward_model(config)) == (saved.get("train_impl") == "rm"):
         return
     if not ours:
@@ -92,7 +92,7 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
         return  # iteration 0: a model that was imported
     if not trains_the_same_part(config, checkpoint):
         return
-    yield from lost_reference(config, checkpoint)
+    yield from _lost_reference(config, checkpoint)
     found, moved = _changes(config, checkpoint)["training"], list(_moved_samples(config, checkpoint))
     if not found and not moved:
         return
@@ -108,8 +108,7 @@ def changed_training(config: Config, checkpoint: Path | None) -> Iterator[Proble
 
 def _moved_samples(config: Config, checkpoint: Path, iterations: int | None = None) -> Iterator[str]:
     """Yield which samples are read again or skipped. iterations: the length of the earlier run, if not as recorded."""
-    saved = checkpoint_folder.configuration(checkpoint)
-    if saved is not None:
+    if (saved := checkpoint_folder.configuration(checkpoint)) is not None:
         # Imported here, as in `_changes`.
         from neoxargs.checks.checkpoint.changes import recorded_config
         from neoxargs.checks.checkpoint.samples import moved_samples
@@ -131,22 +130,20 @@ def _other_length(config: Config, checkpoint: Path, moved: Sequence[str]) -> Dif
     return Difference(("train_iters",), (before, now), config.is_set("train_iters"), (True, True))
 
 
-def lost_reference(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
+def _lost_reference(config: Config, checkpoint: Path) -> Iterator[Problem]:
     """Yield an error if a run continues one without a reference model, but needs the log-probabilities of one."""
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
-    is_new = saved is None or config.checkpoint.finetune or saved.get("train_impl", "normal") != "normal"
-    if is_new or not needs_reference_model(config):
+    saved = checkpoint_folder.configuration(checkpoint)
+    if saved is None or saved.get("train_impl", "normal") != "normal" or not needs_reference_model(config):
         return
     what = f"load ({checkpoint}): the checkpoint contains nothing of a reference model, because its run did not use "
     what += f"train_impl: {config.post_training.train_impl}"
     hint = "set finetune: true to start a new run, with the loaded model as its reference model"
-    about = ("load", "train_impl", "finetune")
-    yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=about)
+    yield Problem(what, config.place("load"), hint, id="reference-model-lost", about=("load", "train_impl", "finetune"))
 
 
 def other_base_shapes(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield an error if muP's multipliers are not those of the checkpoint, because the base model has other shapes."""
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    saved = checkpoint_folder.configuration(checkpoint)
     if checkpoint is None or saved is None or not config.mup.use_mup:
         return
     file = config.mup.base_shapes_file
@@ -169,8 +166,7 @@ def other_data(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
         name, files = ("text_path", texts) if texts else ("data_path", other)
         what = f"the contents of {listed(files, 'and')} have changed since the checkpoint to be loaded ({checkpoint})"
         hint = "restore the old files to continue the same run; with other data, samples are repeated or left out"
-        about = (name, "load")
-        place = config.place("load")
+        place, about = config.place("load"), (name, "load")
         yield Problem(what, place, hint, severity="warning", id="checkpoint-training-changed", about=about)
 
 
@@ -201,7 +197,7 @@ def _has_other_contents(before: Any, prefix: str) -> bool:
 
 
 def _changes(config: Config, checkpoint: Path | None) -> Mapping[Level, list[Difference]]:
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    saved = checkpoint_folder.configuration(checkpoint)
     if saved is None:
         return defaultdict(list)
     # Imported here: most checks load no checkpoint, and this import would take a tenth of their time.
@@ -214,8 +210,8 @@ def _other_value(config: Config, change: Difference, checkpoint: Path | None) ->
     name, (theirs, ours) = change.name, map(form, change.values)
     what = differs(name, ours, theirs, checkpoint)
     hint = f"remove {name}" if change.values[0] is None else f"set {name} to {theirs}"
-    place = config.place(name) or config.place("load")
     hint += ", or load a different checkpoint"
+    place = config.place(name) or config.place("load")
     return Problem(what, place, hint, id="checkpoint-other-model", about=(name, "load"))
 
 

@@ -14,7 +14,7 @@ from neoxargs.config.config import Config
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.model import vocabulary_rows
 from neoxargs.facts.vocab import vocabulary_size
-from neoxargs.files.neox_checkpoint.comparison import MLP, mismatches
+from neoxargs.files.neox_checkpoint.comparison import MLP, mismatches, other_model
 from neoxargs.files.neox_checkpoint.consistency import inconsistencies, require_checksums
 from neoxargs.files.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.files.neox_checkpoint.evidence import query_key_value_order
@@ -24,7 +24,6 @@ from neoxargs.files.neox_checkpoint.optimizer import (
     restorable_state,
     state_kinds,
 )
-from neoxargs.files.neox_checkpoint.saved_configuration import other_model
 from neoxargs.files.neox_checkpoint.weights import Located, locate, used_weights, weight_kinds
 
 #: The first DeepSpeed that was released after GPT-NeoX moved RMSNorm's epsilon under the root, on 2025-05-09.
@@ -104,10 +103,8 @@ def _rows(config: Config, located: Located) -> Iterator[str]:
     tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file) or 0
     what = f"{ours - theirs} are added and filled with zeros"
     if ours < theirs:
-        what = (
-            f"the last {theirs - ours} are dropped, which are padding only if the checkpoint's tokenizer has at most "
-        )
-        what += f"{ours} tokens"
+        what = f"the last {theirs - ours} are dropped, which are padding only if the checkpoint's tokenizer has at "
+        what += f"most {ours} tokens"
     elif tokens > theirs:
         what += f", {tokens - theirs} of them for tokens"
     yield f"vocabulary: {theirs} rows in the checkpoint, {ours} in this run; {what}"
@@ -199,5 +196,4 @@ def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
         what += f"but this configuration uses {here}{unit}"
         hint = "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule, or "
         hint += "override_lr_scheduler: true to use this configuration's schedule"
-        place, about = config.place(name) or config.place("load"), ("load", name)
-        yield Problem(what, place, hint, id="checkpoint-other-lr-schedule", about=about)
+        yield Problem(what, config.place(name), hint, id="checkpoint-other-lr-schedule", about=("load", name))

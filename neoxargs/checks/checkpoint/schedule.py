@@ -93,8 +93,7 @@ def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, 
     what += f" schedule: {pairs}"
     places = [place for name in names if (place := config.place(name))]
     first: Place | None = places[0] if places else config.place("load")
-    about = ("load", *names)
-    return Problem(what, first, hint, also=tuple(places[1:]), id="checkpoint-other-lr-schedule", about=about)
+    return Problem(what, first, hint, tuple(places[1:]), id="checkpoint-other-lr-schedule", about=("load", *names))
 
 
 def _jump(config: Config, theirs: Get, iteration: int, rates: str, hint: str) -> Problem:
@@ -139,10 +138,8 @@ def _moving(config: Config, theirs: Get, iteration: int) -> list[str]:
 
 def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, after: str) -> str:
     """Return a hint with the parameters that choose the schedule and the learning rates that follow."""
-    decay = (
-        f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule ends it; or "
-    )
-    options = config.schedule
+    end, options = theirs("lr_decay_iters"), config.schedule
+    decay = f"set lr_decay_iters: {end} to end the decay where the checkpoint's schedule ends it; or "
     only_decay = set(names) <= {"lr_decay_iters"} and options.lr_decay_fraction is None and not options.lr_schedule
     return (
         f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "

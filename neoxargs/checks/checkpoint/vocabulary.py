@@ -25,7 +25,7 @@ ROWS = ("load", "padded_vocab_size", "tokenizer_type", "vocab_file")
 
 def other_vocabulary(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield a warning if the checkpoint is of another tokenizer, and an error if it then cannot be loaded."""
-    recorded = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    recorded = checkpoint_folder.configuration(checkpoint)
     if checkpoint is None or recorded is None:
         return
     # Imported here, because most checks load no checkpoint.
@@ -52,13 +52,11 @@ def _other_tokenizer(config: Config, checkpoint: Path, saved: Config) -> Iterato
 
 
 def _warning(config: Config, name: str, checkpoint: Path, ours: Any, theirs: Any) -> Problem:
-    different = ", and the contents of the two files differ" if name in FILES else ""
     what = differs(name, ours, theirs, checkpoint)
+    what += ", and the contents of the two files differ" if name in FILES else ""
     hint = f"set {name} to {theirs}: the rows of the embedding belong to the tokens of that tokenizer"
-    place = config.place(name) or config.place("load")
-    return Problem(
-        what + different, place, hint, severity="warning", id="checkpoint-other-vocabulary", about=(name, "load")
-    )
+    place, about = config.place(name) or config.place("load"), (name, "load")
+    return Problem(what, place, hint, severity="warning", id="checkpoint-other-vocabulary", about=about)
 
 
 def _other_rows(config: Config, checkpoint: Path, saved: Config) -> Iterator[Problem]:
@@ -81,9 +79,8 @@ def _added_or_dropped(config: Config, checkpoint: Path, saved: Config, ours: int
     tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     if tokens is not None and tokens > theirs:
         what = f"the tokenizer of this configuration has {tokens:,} tokens, but the embedding in the checkpoint to be "
-        what += (
-            f"loaded ({checkpoint}) has only {theirs:,} rows; the embeddings of tokens {theirs} and above start at 0"
-        )
+        what += f"loaded ({checkpoint}) has only {theirs:,} rows; "
+        what += f"the embeddings of tokens {theirs} and above start at 0"
         hint = "use the tokenizer that the model was trained with, unless tokens have been added to it since then"
     elif ours < theirs and (lost := _trained_rows(saved, theirs) - ours) > 0:
         what = f"the embedding has {ours:,} rows in this configuration, but {theirs:,} in the checkpoint to be loaded "

@@ -51,8 +51,7 @@ def shorter_than_a_sample(config: Config) -> Iterator[Problem]:
         if size and size.tokens < window:
             what = f"{prefix} has {size.tokens:,} tokens, fewer than one sample ({window:,} tokens)"
             hint, about = "use more text, or set a smaller seq_length", ("data_path", "seq_length")
-            place = config.place("data_path")
-            yield Problem(what, place, hint, severity="warning", id="data-too-short", about=about)
+            yield Problem(what, config.place("data_path"), hint, severity="warning", id="data-too-short", about=about)
 
 
 def wrong_labels(config: Config) -> Iterator[Problem]:
@@ -160,8 +159,7 @@ def no_document_fits(config: Config) -> Iterator[Problem]:
 
 
 def _skipped(what: str, about: Sequence[str]) -> Problem:
-    hint = "run pip install numpy"
-    what += ", because numpy is not installed"
+    what, hint = f"{what}, because numpy is not installed", "run pip install numpy"
     return Problem(what, hint=hint, severity="warning", id="check-skipped", about=tuple(about))
 
 

@@ -18,50 +18,13 @@ from neoxargs.base.record import replace
 from neoxargs.base.regular_files import is_special, read_regular
 from neoxargs.checks.data.merges import unmerged
 from neoxargs.config.config import Config
+from neoxargs.facts import vocab
 from neoxargs.facts.data import has_misplaced_weight, is_weight
 from neoxargs.facts.model import vocabulary_rows
-from neoxargs.facts.vocab import (
-    FIXED_ENDS,
-    SAME_VOCABULARY,
-    has_format,
-    ids_of_tokens,
-    vocab_file_hash,
-    vocabulary_hashes,
-    vocabulary_size,
-)
 from neoxargs.files import chat_templates
 from neoxargs.files.base_shapes import read_base_shapes
 from neoxargs.files.prompts import read_prompts
-from neoxargs.files.token_files.checksums import (
-    SAME_TOKENIZER,
-    Extreme,
-    changes,
-    first_beyond,
-    recorded,
-)
-from neoxargs.files.token_files.index import (
-    HEADER,
-    IGNORED,
-    ITEM_SIZES,
-    MAGIC,
-    Tokenised,
-    begins_with_label,
-    largest_of_type,
-    size_of,
-    some_ids,
-    some_lengths,
-    tokenised_by,
-)
-from neoxargs.files.token_files.sources import (
-    REWARD_FILES,
-    REWARDS_HINT,
-    TOKEN_FILES,
-    TRAINING_DATA,
-    is_label_file,
-    named_token_files,
-    prefixes,
-    sets_with,
-)
+from neoxargs.files.token_files import checksums, index, sources
 from neoxargs.files.tokenizer_folder import end_of_document, folder_of
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
@@ -101,10 +64,10 @@ def unnamed_files(config: Config) -> list[Problem]:
 
 
 def _no_data(config: Config) -> Iterator[Problem]:
-    if not any(config.get(name) for name in TRAINING_DATA) and config.data.dataset_impl != "online":
+    if not any(config.get(name) for name in sources.TRAINING_DATA) and config.data.dataset_impl != "online":
         hint = "set data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
         what = "there is no training data: none of data_path, text_path and train_data_paths is set"
-        yield Problem(what, hint=hint, id="no-training-data", about=TRAINING_DATA)
+        yield Problem(what, hint=hint, id="no-training-data", about=sources.TRAINING_DATA)
 
 
 def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
@@ -135,15 +98,20 @@ def _token_files(config: Config) -> list[Problem]:
 
 
 def _data_path(config: Config, limit: int) -> Iterator[Problem]:
-    if not config.data.text_path:
-        yield from _misplaced_weight(config)
-        yield from _datasets(config, "data_path", limit)
+    if config.data.text_path:
+        return
+    if has_misplaced_weight(config.get("data_path") or ()):
+        what = f"data_path ({format_node(node_of(config.get('data_path')), limit=120)}) must have a weight before each "
+        what += "prefix, or no weights"
+        hint = "write [WEIGHT, PREFIX, WEIGHT, PREFIX], such as data_path: [0.7, web, 0.3, books]"
+        yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
+    yield from _datasets(config, "data_path", limit)
 
 
 def unread(config: Config) -> dict[str, int]:
     """Return prefix -> bytes that a run compares with their checksums, or records, and that a check does not read."""
     limit = _limit(config)
-    found = {prefix: changes(prefix, limit).unread for _, prefix in _named(config) if not _absent(prefix)}
+    found = {prefix: checksums.changes(prefix, limit).unread for _, prefix in _named(config) if not _absent(prefix)}
     return {prefix: size for prefix, size in found.items() if size}
 
 
@@ -155,31 +123,19 @@ def _limit(config: Config) -> int:
 def _named(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the parameters that name token files, each with a prefix."""
     if config.broken.isdisjoint(("text_path", "data_path")) and not config.data.text_path:
-        yield from (("data_path", prefix) for prefix in prefixes(config.get("data_path")))
+        yield from sources.named_token_files(config.get, "data_path")
     for name in _parameters(config):
-        yield from named_token_files(config.get, name)
+        yield from sources.named_token_files(config.get, name)
 
 
 def _parameters(config: Config) -> list[str]:
     rewarded = "train_impl" not in config.broken and config.post_training.train_impl == "kto"
-    return list(filter(config.knows, (*TOKEN_FILES, "validation", *(REWARD_FILES if rewarded else ()))))
-
-
-def _misplaced_weight(config: Config) -> Iterator[Problem]:
-    """Yield an error if some entries of `data_path` have a weight before them and others do not."""
-    if has_misplaced_weight(config.get("data_path") or ()):
-        what = f"data_path ({format_node(node_of(config.get('data_path')), limit=120)}) must have a weight before each "
-        what += "prefix, or no weights"
-        hint = "write [WEIGHT, PREFIX, WEIGHT, PREFIX], such as data_path: [0.7, web, 0.3, books]"
-        yield Problem(what, config.place("data_path"), hint, id="data-weight-misplaced", about=("data_path",))
+    return list(filter(config.knows, (*sources.TOKEN_FILES, "validation", *(sources.REWARD_FILES if rewarded else ()))))
 
 
 def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
     """Check the token files of a parameter; many that are all missing are one problem."""
-    if name == "data_path":
-        paths = prefixes(config.get(name))
-    else:
-        paths = [prefix for _, prefix in named_token_files(config.get, name)]
+    paths = [prefix for _, prefix in sources.named_token_files(config.get, name)]
     absent = [prefix for prefix in dict.fromkeys(paths) if len(_absent(prefix)) == len(SUFFIXES)]
     # To search a folder for each of thousands of files would take minutes.
     unknown = {prefix for prefix in absent[:MAX_DRAWN] if not _similar_file(prefix)} | {*absent[MAX_DRAWN:]}
@@ -196,76 +152,78 @@ def _datasets(config: Config, name: str, limit: int) -> Iterator[Problem]:
 
 
 def _token_file(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
-    absent = _absent(prefix)
+    absent, where = _absent(prefix), config.source(name).where
     if not absent:
         # The record first: it tells which of the two files is damaged.
-        damage = changes(prefix, limit).problems or list(_mismatched(config, name, prefix, limit))
-        damage = [replace(each, where=config.source(name).where, about=(name,)) for each in damage]
+        damage = checksums.changes(prefix, limit).problems
+        if not damage and (mismatch := _mismatch(prefix, limit)):
+            what, hint = mismatch
+            damage = [Problem(f"{name}: {what}", hint=hint, id="data-file-damaged")]
+        damage = [replace(each, where=where, about=(name,)) for each in damage]
         yield from damage or _other_content(config, name, prefix)
         return
-    sets = sets_with(prefix, config.get) if name == "validation" else []
+    sets = sources.sets_with(prefix, config.get) if name == "validation" else []
     what = f"{', '.join((name, *sets))}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
-    hint = _token_file_hint(config, name, prefix, absent)
-    yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
+    if similar := _similar_file(prefix):
+        hint = f"did you mean {similar}?"
+    elif len(absent) == 1:
+        hint = f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
+    else:
+        hint = _missing_file_hint(config, name, prefix)
+    yield Problem(what, where, hint, id="data-file-missing", about=(name,))
 
 
 def _absent(prefix: str) -> list[str]:
     return [suffix for suffix in SUFFIXES if not os.path.isfile(prefix + suffix)]
 
 
-def _mismatched(config: Config, name: str, prefix: str, limit: int) -> Iterator[Problem]:
-    """Compare the sizes of both files with the index, whose last sequence gives the size of the .bin file.
+def _mismatch(prefix: str, limit: int) -> tuple[str, str] | None:
+    """Return how the sizes of both files differ from the index, whose last sequence gives that of .bin, and a hint.
 
     So does the sum of the lengths, which may not be what the last sequence says; of an index with more than `limit`
     bytes of lengths, it is not computed, and a file of another program is among those that `unread` names.
     """
     idx, size = Path(prefix + ".idx"), Path(prefix + ".bin").stat().st_size
     with idx.open("rb") as file:
-        head = file.read(HEADER.size)
+        head = file.read(index.HEADER.size)
         if not head and not size:
-            return
-        if not head.startswith(MAGIC) or len(head) < HEADER.size:
-            what = f"{name}: {idx} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
-            hint = "the file is incomplete or of another program; copy it again, or tokenise the text again"
-            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
-            return
-        _, _, code, count, ends = HEADER.unpack(head)
-        expected = size_of(count, ends)
+            return None
+        if not head.startswith(index.MAGIC) or len(head) < index.HEADER.size:
+            what = f"{idx} is not a Megatron index, which starts with {index.MAGIC[:7].decode()}"
+            return what, "the file is incomplete or of another program; copy it again, or tokenise the text again"
+        _, _, code, count, ends = index.HEADER.unpack(head)
+        expected = index.size_of(count, ends)
         if idx.stat().st_size < expected:
-            what = (
-                f"{name}: {idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
-            )
-            hint = "the file is incomplete; copy it again, or tokenise the text again"
-            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
-            return
-        if not count or code not in ITEM_SIZES:
-            return
+            what = f"{idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
+            return what, "the file is incomplete; copy it again, or tokenise the text again"
+        if not count or code not in index.ITEM_SIZES:
+            return None
         # The length and the offset of the last sequence, without reading the index, which may have gigabytes.
-        file.seek(HEADER.size + 4 * (count - 1))
+        file.seek(index.HEADER.size + 4 * (count - 1))
         (length,) = struct.unpack("<i", file.read(4))
-        file.seek(HEADER.size + 12 * count - 8)
+        file.seek(index.HEADER.size + 12 * count - 8)
         (begin,) = struct.unpack("<q", file.read(8))
-    expected = begin + length * ITEM_SIZES[code]
+    expected = begin + length * index.ITEM_SIZES[code]
     if size == expected and 4 * count <= limit:
-        expected = sum(some_lengths(prefix, count)) * ITEM_SIZES[code]
-    if size != expected:
-        what = f"{name}: {prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
-        hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
-        yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
+        expected = sum(index.some_lengths(prefix, count)) * index.ITEM_SIZES[code]
+    if size == expected:
+        return None
+    what = f"{prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
+    return what, "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
 
 
 def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     """Yield the problem of labels in place of text, or of a tokenizer whose token ids have other meanings."""
-    if name in REWARD_FILES:  # not made by a tokenizer
+    if name in sources.REWARD_FILES:  # not made by a tokenizer
         return
-    is_label = is_label_file(name, prefix, config.get)
-    if begins_with_label(prefix) and not is_label:
-        what = f"{name}: {prefix} is a label file: it contains {IGNORED}, which is not a token"
+    is_label = sources.is_label_file(name, prefix, config.get)
+    if index.begins_with_label(prefix) and not is_label:
+        what = f"{name}: {prefix} is a label file: it contains {index.IGNORED}, which is not a token"
         own = prefix.removesuffix("_label")
         hint = f"did you mean {own}?" if own != prefix and os.path.exists(f"{own}.bin") else ""
         yield Problem(what, config.source(name).where, hint, id="labels-as-data", about=(name,))
         return
-    made_by = None if is_label else tokenised_by(prefix)
+    made_by = None if is_label else index.tokenised_by(prefix)
     other = list(_other_tokenizer(config, name, prefix, made_by)) if made_by else []
     found = other or list(_unknown_ids(config, name, prefix, is_label))
     yield from found if found or made_by or is_label else _unmerged(config, name, prefix)
@@ -274,11 +232,11 @@ def _other_content(config: Config, name: str, prefix: str) -> Iterator[Problem]:
 def _unknown_ids(config: Config, name: str, prefix: str, is_label: bool) -> Iterator[Problem]:
     """Yield the error of a token id beyond the embedding, or a warning about ids that are not the tokenizer's."""
     ids, where, rows = _ids(prefix), config.source(name).where, vocabulary_rows(config)
-    tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
-    if rows and (wrong := first_beyond(prefix, ids, rows, IGNORED if is_label else 0, name)):
+    tokens = vocab.vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
+    if rows and (wrong := checksums.first_beyond(prefix, ids, rows, index.IGNORED if is_label else 0, name)):
         yield replace(wrong, where=where)
         return
-    largest = largest_of_type(prefix)
+    largest = index.largest_of_type(prefix)
     if tokens and ids and ids[1].id >= tokens:
         what = f"{name}: {prefix}.bin contains token id {ids[1].id}"
     elif tokens and largest and largest < tokens - 1:
@@ -286,7 +244,7 @@ def _unknown_ids(config: Config, name: str, prefix: str, is_label: bool) -> Iter
     else:
         return
     what, about = f"{what}, but the tokenizer has {tokens:,} tokens", (name, "tokenizer_type")
-    yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
+    yield Problem(what, where, checksums.SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
 
 
 def _unmerged(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -294,22 +252,24 @@ def _unmerged(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     if share := unmerged(config, prefix):
         what = f"{name}: {share:.1%} of the neighbours within words in {prefix}.bin are a single token of the tokenizer"
         where, about = config.source(name).where, (name, "vocab_file")
-        yield Problem(what, where, SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
+        yield Problem(what, where, checksums.SAME_TOKENIZER, severity="warning", id="data-other-tokenizer", about=about)
 
 
-def _ids(prefix: str) -> tuple[Extreme, Extreme] | None:
+def _ids(prefix: str) -> tuple[checksums.Extreme, checksums.Extreme] | None:
     """Return the smallest and the largest token id of a file as recorded, otherwise those of some of its parts."""
-    record = recorded(prefix).get(".bin")
+    record = checksums.recorded(prefix).get(".bin")
     if record and record.digest.size == os.path.getsize(prefix + ".bin"):
         return record.ids
-    parts = {begin: list(ids) for begin, ids in some_ids(prefix, EXAMINED)}
-    found = [Extreme(id_, begin + ids.index(id_)) for begin, ids in parts.items() for id_ in (min(ids), max(ids))]
+    found = []
+    for begin, part in index.some_ids(prefix, EXAMINED):
+        ids = list(part)
+        found += [checksums.Extreme(id_, begin + ids.index(id_)) for id_ in (min(ids), max(ids))]
     return (min(found), max(found)) if found else None
 
 
-def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
-    kind, hint = config.tokenizer.tokenizer_type, SAME_TOKENIZER
-    if made_by.tokenizer_type != kind and not {made_by.tokenizer_type, kind} <= SAME_VOCABULARY:
+def _other_tokenizer(config: Config, name: str, prefix: str, made_by: index.Tokenised) -> Iterator[Problem]:
+    kind, hint = config.tokenizer.tokenizer_type, checksums.SAME_TOKENIZER
+    if made_by.tokenizer_type != kind and not {made_by.tokenizer_type, kind} <= vocab.SAME_VOCABULARY:
         why = f"by {made_by.tokenizer_type}, but tokenizer_type is {kind}"
         hint = f"set tokenizer_type: {made_by.tokenizer_type}, or tokenise the text again"
     else:
@@ -320,7 +280,7 @@ def _other_tokenizer(config: Config, name: str, prefix: str, made_by: Tokenised)
         yield Problem(what, config.source(name).where, hint, id="data-other-tokenizer", about=about)
 
 
-def _other_end(config: Config, name: str, prefix: str, made_by: Tokenised) -> Iterator[Problem]:
+def _other_end(config: Config, name: str, prefix: str, made_by: index.Tokenised) -> Iterator[Problem]:
     """Yield a warning if documents end with another token than that of the tokenizer."""
     try:
         end = end_of_document_token(config)
@@ -334,26 +294,18 @@ def _other_end(config: Config, name: str, prefix: str, made_by: Tokenised) -> It
         yield Problem(what, config.source(name).where, hint, severity="warning", id="data-other-end", about=about)
 
 
-def _other_vocabulary(config: Config, made_by: Tokenised) -> str:
+def _other_vocabulary(config: Config, made_by: index.Tokenised) -> str:
     """Return how the vocabulary of a token file differs from that of the configuration, or ""."""
     kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
     recorded = made_by.vocab_file_hash if made_by.tokenizer_type == kind else ""
-    if recorded and vocab_file_hash(file) in (recorded, ""):
+    if recorded and vocab.vocab_file_hash(file) in (recorded, ""):
         return ""
-    size = vocabulary_size(kind, file)
+    size = vocab.vocabulary_size(kind, file)
     if size is not None and size != made_by.vocab_size:
         return f"with a vocabulary of {made_by.vocab_size:,} tokens, but the tokenizer's vocabulary has {size:,}"
-    if recorded and vocabulary_hashes(kind, file).vocabulary_hash != made_by.vocabulary_hash:
+    if recorded and vocab.vocabulary_hashes(kind, file).vocabulary_hash != made_by.vocabulary_hash:
         return f"with a different vocabulary than that of vocab_file ({file})"
     return ""
-
-
-def _token_file_hint(config: Config, name: str, prefix: str, absent: list[str]) -> str:
-    if similar := _similar_file(prefix):
-        return f"did you mean {similar}?"
-    if len(absent) == 1:
-        return f"copy {prefix}{absent[0]} too: every token file consists of a .bin and an .idx file"
-    return _missing_file_hint(config, name, prefix)
 
 
 def _similar_file(prefix: str) -> str:
@@ -368,14 +320,12 @@ def _similar_file(prefix: str) -> str:
 def _missing_file_hint(config: Config, name: str, prefix: str) -> str:
     if len(paths := prefix.split()) > 1 and all("/" in path or is_weight(path) for path in paths):
         return f"to blend datasets, write a list: [{', '.join(paths)}]"
-    if name in REWARD_FILES:
-        return REWARDS_HINT
+    if name in sources.REWARD_FILES:
+        return sources.REWARDS_HINT
     labels = name.replace("_data_paths", "_label_data_paths")
-    has_labels = is_label_file(name, prefix, config.get) or (labels != name and config.get(labels))
-    return LABELS_HINT if has_labels else _creation_hint(config, prefix)
-
-
-def _creation_hint(config: Config, prefix: str) -> str:
+    has_labels = sources.is_label_file(name, prefix, config.get) or (labels != name and config.get(labels))
+    if has_labels:
+        return LABELS_HINT
     tokenizer = config.tokenizer
     named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
     flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
@@ -463,39 +413,32 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
 
 
 def _vocabulary_contents(config: Config) -> Iterator[Problem]:
+    """Yield the problem of a vocabulary file that the tokenizer cannot read, or of a folder with an unknown end token.
+
+    The token is unknown if it is not in the vocabulary, or if a file of the folder cannot be read.
+    """
     path = config.tokenizer.vocab_file if "vocab_file" in _vocabulary_parameters(config) else ""
-    if path and not is_special(path) and os.path.exists(path):
-        yield from _other_format(config, path)
-        yield from _unknown_end(config)
-
-
-def _other_format(config: Config, path: str) -> Iterator[Problem]:
-    """Yield the problem of a vocabulary file that the tokenizer cannot read."""
-    kind = config.tokenizer.tokenizer_type
-    if not has_format(kind, path):
+    if not path or is_special(path) or not os.path.exists(path):
+        return
+    kind, where = config.tokenizer.tokenizer_type, config.source("vocab_file").where
+    if not vocab.has_format(kind, path):
         inside = os.path.join(path, "tokenizer.json")
         found = "is a folder" if os.path.isdir(path) else "has another format"
         what = f"vocab_file ({path}) must be {VOCABULARY_FILES[kind]} for tokenizer_type {kind}, but {found}"
         hint = f"did you mean {inside}?" if os.path.exists(inside) else "set vocab_file to such a file"
-        about = ("vocab_file", "tokenizer_type")
-        yield Problem(what, config.source("vocab_file").where, hint, id="tokenizer-file-unreadable", about=about)
-
-
-def _unknown_end(config: Config) -> Iterator[Problem]:
-    """Yield the problem of a tokenizer's folder whose end token is not in the vocabulary, or that cannot be read."""
+        yield Problem(what, where, hint, id="tokenizer-file-unreadable", about=("vocab_file", "tokenizer_type"))
     try:
         end_of_document_token(config)
     except Problems as problems:
-        where = config.source("vocab_file").where
         yield from (replace(problem, where=where) for problem in problems.problems)
 
 
 def end_of_document_token(config: Config) -> int | None:
     """Return the id of the end-of-document token; None if it cannot be known without the tokenizer. Raises Problems."""
     kind, file = config.tokenizer.tokenizer_type, config.tokenizer.vocab_file
-    if kind in FIXED_ENDS:
-        return FIXED_ENDS[kind]
-    ids = ids_of_tokens(kind, file)
+    if kind in vocab.FIXED_ENDS:
+        return vocab.FIXED_ENDS[kind]
+    ids = vocab.ids_of_tokens(kind, file)
     return end_of_document(folder_of(kind, file), ids.get) if ids else None
 
 

@@ -77,8 +77,7 @@ def often_repeated(config: Config) -> Iterator[Problem]:
         elif share < 1:
             hint += f", or give it {share * MOST_EPOCHS / each.epochs:.2g} of the weight"
         place = config.place(weight) or config.place("train_data_paths")
-        about = (weight, "train_iters")
-        yield Problem(what, place, hint, severity="warning", id="data-repeated", about=about)
+        yield Problem(what, place, hint, severity="warning", id="data-repeated", about=(weight, "train_iters"))
 
 
 def mixture_ends_early(config: Config) -> Iterator[Problem]:

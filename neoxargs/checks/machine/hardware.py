@@ -76,9 +76,8 @@ def groups_across_hosts(config: Config, resources: Resources) -> Iterator[Proble
         on_a_host = gcd(size, config.shape.num_attention_heads, *slots)
         hint = f"set {name} to {on_a_host} and pipe_parallel_size to a larger number, unless NVLink connects "
         hint += "these hosts"
-        yield Problem(
-            what, config.place(name), hint, severity="warning", id="tensor-parallel-across-hosts", about=(name,)
-        )
+        place, about = config.place(name), (name,)
+        yield Problem(what, place, hint, severity="warning", id="tensor-parallel-across-hosts", about=about)
 
 
 def fp32_without_tf32(config: Config, device: Device) -> Iterator[Problem]:
@@ -138,17 +137,15 @@ def layers_that_cannot_compile(config: Config, device: Device) -> Iterator[Probl
     if config.fusion.compile_layers and not any(map(shutil.which, names)):
         what = f"compile_layers needs a {kind} compiler, which is not installed on this machine"
         hint = f"install {usual[0]}, set {variable} in the environment to a compiler, or remove compile_layers"
-        place = config.place("compile_layers")
-        yield Problem(what, place, hint, id="layers-cannot-compile", about=("compile_layers",))
+        yield Problem(what, config.place("compile_layers"), hint, id="layers-cannot-compile", about=("compile_layers",))
 
 
-def unwritable_nvme(config: Config, _: Device) -> Iterator[Problem]:
+def unwritable_nvme(config: Config) -> Iterator[Problem]:
     """Folders for NVMe offloading that cannot be written to."""
     for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
         name = f"zero_optimization.{section}.nvme_path"
         if options.device == "nvme" and options.nvme_path and (why := why_unwritable(Path(options.nvme_path))):
-            hint = "set nvme_path to a writable folder on the NVMe drive"
-            what = f"{name} ({options.nvme_path}): {why}"
+            what, hint = f"{name} ({options.nvme_path}): {why}", "set nvme_path to a writable folder on the NVMe drive"
             yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
 
 

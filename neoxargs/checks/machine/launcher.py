@@ -65,9 +65,8 @@ def _missing_hostfile(
     if reaches_others and absent:
         path = environ.get("DLTS_HOSTFILE") or runner.hostfile
         what = f"launcher {launcher.name} starts ranks on other machines, but the hostfile {path} does not exist"
-        hint = (
-            "create it with one line per machine, such as: node1 slots=8, or remove hostfile to use only this machine"
-        )
+        hint = "create it with one line per machine, such as: node1 slots=8, or remove hostfile to use only this "
+        hint += "machine"
         yield Problem(what, config.place("hostfile"), hint, id="hostfile-missing", about=("hostfile", "launcher"))
 
 
@@ -94,10 +93,9 @@ def _odd_rendezvous(config: Config, resources: Resources) -> Iterator[Problem]:
     """Yield an error for a rendezvous address that is none, or that a program would take for something else."""
     address = rendezvous_address(config, resources)
     if address and not is_host(address):  # empty if a scheduler chooses the hosts
-        what, hint = f"master_addr ({address}) is not the name or the address of a host", "correct master_addr"
-        yield Problem(
-            what, config.place("master_addr"), hint, id="rendezvous-address-malformed", about=("master_addr",)
-        )
+        what, about = f"master_addr ({address}) is not the name or the address of a host", ("master_addr",)
+        where, hint = config.place("master_addr"), "correct master_addr"
+        yield Problem(what, where, hint, id="rendezvous-address-malformed", about=about)
 
 
 def _local_rendezvous(config: Config, resources: Resources, launcher: Launcher) -> Iterator[Problem]:
@@ -125,11 +123,12 @@ def _invalid_environment_lines(launcher: Launcher, environ: Mapping[str, str]) -
         if not equals and launcher.through_deepspeed:
             what = "this line is not of the form NAME=VALUE, which DeepSpeed's launcher expects on every line"
             hint = "remove comments and empty lines from this file"
-            yield Problem(what, place, hint, id="environment-file-bad-line")
         elif equals and not NAME.fullmatch(name if launcher.through_deepspeed else name.strip()):
             what = "this line does not begin with the name of a variable, and a remote shell would interpret it"
             hint = "write NAME=VALUE, with letters, digits and underscores before the `=`"
-            yield Problem(what, place, hint, id="environment-file-bad-line")
+        else:
+            continue
+        yield Problem(what, place, hint, id="environment-file-bad-line")
 
 
 def _unquoted_paths(launcher: Launcher, script: str) -> Iterator[Problem]:

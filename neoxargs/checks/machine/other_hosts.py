@@ -19,9 +19,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.base.shipped import IMPORT_ROOT
 from neoxargs.config.config import Config
-from neoxargs.facts.data import path_list
 from neoxargs.files.token_files.sources import named_token_files
-from neoxargs.hosts import slurm
 from neoxargs.hosts.hosts import Resources, own_names
 from neoxargs.hosts.launchers import launcher_named
 from neoxargs.runs.run_spec import RunSpec
@@ -64,7 +62,7 @@ def host_problems(config: Config, resources: Resources) -> list[Problem]:
     """
     launcher, hosts = launcher_named(config.runner.launcher), list(resources.hosts)
     if launcher.mpirun:  # inside a Slurm job it starts remote ranks through Slurm, and it starts local ranks itself
-        hosts = [] if slurm.in_job(os.environ) else [host for host in hosts if host not in own_names()]
+        hosts = [] if "SLURM_JOB_ID" in os.environ else [host for host in hosts if host not in own_names()]
     if not hosts or not resources.remote or not launcher.by_ssh or config.runner.no_ssh_check:
         return []
     # Later than ssh's own limit, because ssh's message says more than a timeout.
@@ -103,10 +101,9 @@ def _run_on_hosts(hosts: Sequence[str], port: int | None, command: str, timeout:
     """Return host -> the completed ssh process, None where it timed out."""
     # BatchMode: fail instead of asking for a password.
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT}", *(["-p", str(port)] if port else [])]
-    words = ["ssh", *options]
 
     def run_on(host: str) -> subprocess.CompletedProcess[str] | None:
-        line = [*words, "--", host, command]
+        line = ["ssh", *options, "--", host, command]
         try:
             # Without stdin, or ssh would read this terminal's input.
             return subprocess.run(
@@ -173,9 +170,8 @@ def what_was_checked(spec: RunSpec) -> str:
     if not spec.resources.remote:
         return "only this machine was checked, because the run uses no other host"
     files = len(_files(spec.config))
-    data = (
-        f" and its {files} data and tokenizer files" if files else "; no data file was checked: none is on this machine"
-    )
+    data = "; no data file was checked: none is on this machine"
+    data = f" and its {files} data and tokenizer files" if files else data
     return f"all {len(spec.resources.hosts)} hosts have this machine's Python, packages and repository{data}"
 
 
@@ -190,8 +186,8 @@ def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) ->
 
 def _files(config: Config) -> list[str]:
     """Return the data and tokenizer files that every rank opens and that exist on this machine."""
-    prefixes = [*path_list(config.get("data_path")), *(prefix for _, prefix in named_token_files(config.get))]
-    paths = [f"{prefix}.idx" for prefix in prefixes] + [config.tokenizer.vocab_file, config.tokenizer.merge_file]
+    indexes = [f"{prefix}.idx" for _, prefix in named_token_files(config.get)]
+    paths = [*indexes, config.tokenizer.vocab_file, config.tokenizer.merge_file]
     return [os.path.abspath(path) for path in paths if path and os.path.exists(path)]
 
 

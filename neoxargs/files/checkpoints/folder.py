@@ -123,17 +123,8 @@ def position_of(checkpoint: Path, get: Get) -> Position:
     if samples is None:
         values = configuration(checkpoint) or {}
         known = isinstance(values.get("train_batch_size"), int)
-        sizes = BatchSizes.of(_lookup(values) if known else get)
-        samples = sizes.samples_after(iteration)
+        samples = BatchSizes.of(_lookup(values) if known else get).samples_after(iteration)
     return Position(iteration, samples, by.left_out)
-
-
-def require_known_format(checkpoint: Path) -> None:
-    """Raise Problems if a newer version of deepy wrote the checkpoint in a format that this one does not know."""
-    if (found := written_by(checkpoint).format) > FORMAT:
-        what = f"{checkpoint} has checkpoint format {found}, but this version of deepy reads formats up to {FORMAT}"
-        hint = "use the version of deepy that wrote it, or a later one"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-format-newer", about=("load",)))
 
 
 def newest_first(folder: Path) -> list[Path]:
@@ -245,10 +236,7 @@ def write_digests(checkpoint: Path, found: Mapping[str, Digest]) -> None:
 
 def _as_text(found: Mapping[str, Digest]) -> str:
     """Return the contents of files.json, with one line for each file."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps({'bytes': digest.size, 'crc32': f'{digest.crc32 or 0:08x}'})}"
-        for name, digest in sorted(found.items())
-    ]
+    lines = [f"{json.dumps(name)}: {json.dumps(digest.to_json())}" for name, digest in sorted(found.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -260,7 +248,10 @@ def damage(checkpoint: Path) -> str:
     """
     if not checkpoint.is_dir():
         return "it does not exist"
-    require_known_format(checkpoint)
+    if (version := written_by(checkpoint).format) > FORMAT:
+        what = f"{checkpoint} has checkpoint format {version}, but this version of deepy reads formats up to {FORMAT}"
+        hint = "use the version of deepy that wrote it, or a later one"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-format-newer", about=("load",)))
     try:
         recorded = digests(checkpoint)
     except ValueError as error:
@@ -332,10 +323,10 @@ def _text(file: Path) -> str:
     return read_regular(file, MAX_BYTES).decode()
 
 
-def configuration(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the values of the run that wrote the checkpoint, nested as ranks receive them; None if not recorded."""
+def configuration(checkpoint: Path | None) -> dict[str, Any] | None:
+    """Return the values of the run that wrote a checkpoint, nested as ranks receive them; None if not recorded."""
     try:
-        values = json.loads(_text(checkpoint / CONFIG))
+        values = json.loads(_text(checkpoint / CONFIG)) if checkpoint else None
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None

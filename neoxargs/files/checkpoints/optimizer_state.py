@@ -19,7 +19,7 @@ def trains_the_same_part(config: Config, checkpoint: Path) -> bool:
 
 def other_optimizer(config: Config, checkpoint: Path | None) -> Iterator[Problem]:
     """Yield an error if the run's optimizer cannot continue from the checkpoint's optimizer state."""
-    saved = checkpoint_folder.configuration(checkpoint) if checkpoint else None
+    saved = checkpoint_folder.configuration(checkpoint)
     if not checkpoint or saved is None or config.checkpoint.finetune or config.checkpoint.no_load_optim:
         return
     kind, other = config.optimizer.type or "Adam", saved.get("optimizer", {}).get("type") or "Adam"

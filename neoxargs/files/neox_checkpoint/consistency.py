@@ -35,8 +35,7 @@ def inconsistencies(contents: Contents) -> Iterator[Problem]:
 def findings(contents: Contents) -> list[str]:
     """Return each way in which files of the checkpoint do not belong together."""
     if missing := _missing_stages(contents):
-        why = "because its configuration sets more pipeline stages"
-        return [f"{INCOMPLETE}, {why}; missing: {', '.join(missing)}"]
+        return [f"{INCOMPLETE}, because its configuration sets more pipeline stages; missing: {', '.join(missing)}"]
     layers = _not_the_optimizer_s(contents) or _of_neighbour(contents)
     return [found for found in (_other_iteration(contents), _other_step(contents), layers) if found]
 
@@ -49,11 +48,8 @@ def require_checksums(contents: Contents, at_most: int) -> bool:
     files = contents.files.all()
     if sum(file.stat().st_size for file in files) > at_most:
         return False
-    problems = [
-        problem for file in files if (why := archive_damage(file)) for problem in unreadable(file, why).problems
-    ]
-    if problems:
-        raise Problems(problems)
+    if damaged := [unreadable(file, why) for file in files if (why := archive_damage(file))]:
+        raise Problems(problem for found in damaged for problem in found.problems)
     return True
 
 

@@ -55,14 +55,12 @@ class Contents:
     @property
     def iteration(self) -> int:
         found = self.common.get("iteration", self.common.get("total_iters"))
-        named = self.files.iteration
-        for value in (found, named, self.common.get("global_steps")):
+        for value in (found, self.files.iteration, self.common.get("global_steps")):
             if isinstance(value, int):
                 return value
         what = f"load ({self.folder}): neither the files nor the folder name contain the checkpoint's iteration"
-        hint = (
-            "rename the folder to global_stepN, with the iteration as N, or set finetune: true to load only the weights"
-        )
+        hint = "rename the folder to global_stepN, with the iteration as N, or set finetune: true to load only the "
+        hint += "weights"
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load", "finetune")))
 
     @property
@@ -82,8 +80,7 @@ class Contents:
     @property
     def configurations(self) -> list[Path]:
         """The YAML files of the run that wrote the checkpoint."""
-        inside = sorted((self.folder / "configs").glob("*"))
-        found = inside or sorted(self.folder.glob("*.yml"))
+        found = sorted((self.folder / "configs").glob("*")) or sorted(self.folder.glob("*.yml"))
         return [path for path in found if path.suffix in (".yml", ".yaml", ".json")]
 
     @cached_property
@@ -110,10 +107,8 @@ class Contents:
         """Raise Problems if all files of a tensor parallel rank are missing, or the weights are partitioned."""
         if self.files.zero3 and not self.files.by_layer:
             what = f"load ({self.folder}): ZeRO-3 stored only partitions of the weights, in the optimizer files"
-            hint = (
-                "run the zero_to_fp32.py that DeepSpeed saved with the checkpoint, or save the checkpoint again with "
-            )
-            hint += "zero_optimization.stage3_gather_16bit_weights_on_model_save: true"
+            hint = "run the zero_to_fp32.py that DeepSpeed saved with the checkpoint, or save the checkpoint again "
+            hint += "with zero_optimization.stage3_gather_16bit_weights_on_model_save: true"
             raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
         said = self.arguments.get("model_parallel_size") or self.common.get("mp_world_size")
         if isinstance(said, int) and said != self.files.tensor_ranks:

@@ -89,8 +89,7 @@ class Files:
             blocks = [number for number in self.layers if 2 <= number <= last - 2]
             expected = [0, *range(2, max(blocks, default=1) + 1), *(number for number in self.layers if number > 1)]
             for number in dict.fromkeys(expected):
-                have = self.layers.get(number, {})
-                yield from (layer_file(number, rank) for rank in ranks if rank not in have)
+                yield from (layer_file(number, rank) for rank in ranks if rank not in self.layers.get(number, {}))
         known = {*self.states, *(number for number, _ in self.optimizer)}
         stages = max(1, -(-(1 + max(known, default=-1)) // self.tensor_ranks))
         numbers = range(stages * self.tensor_ranks) if self.by_layer else range(1 + max(known, default=-1))

@@ -72,8 +72,7 @@ def not_restorable(contents: Contents, why: str) -> Problem:
     what = f"load ({contents.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: {why}"
     hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
     hint += f" iteration {contents.iteration} with a fresh optimizer state"
-    about = ("load", "finetune", "no_load_optim")
-    return Problem(what, hint=hint, id="checkpoint-without-optimizer", about=about)
+    return Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "finetune", "no_load_optim"))
 
 
 @dataclass
@@ -115,10 +114,8 @@ def locate_state(contents: Contents) -> OptimizerState:
         raise NotUsable("the checkpoint has none")
     for layer, names in contents.layers.items():
         for name, refs in names.items():
-            lacks = any(
-                (rank, layer, name) not in parts for parts in found.states.values() for rank in range(len(refs))
-            )
-            if lacks and not name.startswith(UNUSED):
+            keys = {(rank, layer, name) for rank in range(len(refs))}
+            if not all(keys <= parts.keys() for parts in found.states.values()) and not name.startswith(UNUSED):
                 raise NotUsable(f"it does not contain the state of {name} in layer {layer}")
     return found
 
@@ -267,16 +264,15 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, TensorRef]:
 
 def _shapes(outer: Mapping[str, Any]) -> list[list[tuple[int, ...] | None]]:
     """Return the shape of every tensor of an fp32 optimizer; None if it has no state, because it had no gradient."""
+
+    def shape(number: Any) -> tuple[int, ...] | None:
+        tensors = _tensors(outer["state"].get(number, {}))
+        return next((tensor.shape for tensor in tensors.values()), None)
+
     try:
-        return [
-            [_shape(outer["state"].get(number, {})) for number in group["params"]] for group in outer["param_groups"]
-        ]
+        return [[shape(number) for number in group["params"]] for group in outer["param_groups"]]
     except (KeyError, TypeError):
         raise NotUsable("its DeepSpeed format is not supported") from None
-
-
-def _shape(state: Mapping[str, Any]) -> tuple[int, ...] | None:
-    return next((tensor.shape for tensor in _tensors(state).values()), None)
 
 
 def _add_whole(
@@ -295,23 +291,21 @@ def _add_vector(found: OptimizerState, group: Sequence[_Weight], vector: _Vector
     start = 0
     for weight in group:
         key, length = (rank, weight.layer, weight.name), prod(weight.shape)
-        found.masters.setdefault(key, list(_cut(vector, "", start, length)))
+        found.masters.setdefault(key, _cut(vector, "", start, length))
         for name in vector.states[0]:
-            found.states.setdefault(name, {}).setdefault(key, list(_cut(vector, name, start, length)))
+            found.states.setdefault(name, {}).setdefault(key, _cut(vector, name, start, length))
         start += length
 
 
-def _cut(vector: _Vector, state: str, start: int, length: int) -> Iterator[Part]:
-    """Yield the parts of a vector, or of one of its states, with the elements from `start` on."""
-    before = 0
-    for master, states in zip(vector.masters, vector.states, strict=True):
-        first, end = max(start, before), min(start + length, before + master.numel)
-        if first < end:
-            tensor = states.get(state) if state else master
-            if tensor is None or tensor.numel < end - before:  # it may be longer, by the padding at a vector's end
-                raise NotUsable(f"the state {state} is missing or has fewer elements than the weights")
-            yield Part(tensor, first - before, end - first)
-        before += master.numel
+def _cut(vector: _Vector, state: str, start: int, length: int) -> list[Part]:
+    """Return the parts of a vector, or of one of its states, with the elements from `start` on."""
+    tensors: list[Any] = [states.get(state) for states in vector.states] if state else vector.masters
+    whole = [Part(tensor, 0, master.numel) for tensor, master in zip(tensors, vector.masters, strict=True)]
+    found = within(whole, start, start + length)
+    for tensor, first, count in found:
+        if tensor is None or tensor.numel < first + count:  # it may be longer, by the padding at a vector's end
+            raise NotUsable(f"the state {state} is missing or has fewer elements than the weights")
+    return found
 
 
 def within(parts: Iterable[Part], start: int, end: int) -> list[Part]:

@@ -87,9 +87,8 @@ class TensorRef(NamedTuple):
     @property
     def span(self) -> int:
         """Number of elements from the first to the last one, including those between them."""
-        return (
-            1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)) if self.numel else 0
-        )
+        steps = zip(self.shape, self.stride, strict=True)
+        return 1 + sum((size - 1) * step for size, step in steps) if self.numel else 0
 
     @property
     def file(self) -> Path:
@@ -223,21 +222,16 @@ class _Reader(pickle.Unpickler):
         self.file, self.members, self.root, self.has_checksums = file, members, root, has_checksums
 
     def find_class(self, module: str, name: str) -> Any:
-        module, name = NAME_MAPPING.get(
-            (module, name), (module, name)
-        )  # from Python 2's names, which torch.save writes
+        # From Python 2's names, which torch.save writes.
+        module, name = NAME_MAPPING.get((module, name), (module, name))
         module = IMPORT_MAPPING.get(module, module)
-        found = self._known(module, name)
-        if found is None:
-            raise _Refused(f"{module}.{name}")
-        return found
-
-    def _known(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.storage") and name in STORAGES:
             return STORAGES[name]
         if (module, name) in INERT:
             return type(name, (Inert,), {})
-        return _KNOWN.get((module, name))
+        if (module, name) not in _KNOWN:
+            raise _Refused(f"{module}.{name}")
+        return _KNOWN[module, name]
 
     # torch's pickles name a storage by ("storage", class, key, device, number of elements); its bytes are in
     # data/<key>.

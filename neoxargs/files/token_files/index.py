@@ -180,18 +180,7 @@ def damage(prefix: str) -> str:
 
 def begins_with_label(prefix: str) -> bool:
     """Return whether one of the first token ids is -100, as in label files, in which it stands for a prompt."""
-    return IGNORED in first_ids(prefix, 1 << 12)
-
-
-def first_ids(prefix: str, count: int) -> Sequence[int]:
-    """Return the first token ids, without numpy."""
-    head = _header(prefix)
-    if head is None:
-        return ()
-    size = ITEM_SIZES[head[2]]
-    with open(prefix + ".bin", "rb") as ids:
-        data = ids.read(count * size)
-    return memoryview(data[: len(data) // size * size]).cast(_LETTERS[head[2]])
+    return any(IGNORED in ids for _, ids in some_ids(prefix, 1 << 12, parts=1))
 
 
 def some_ids(prefix: str, count: int, parts: int = 4) -> Iterator[tuple[int, Sequence[int]]]:
@@ -206,7 +195,7 @@ def some_ids(prefix: str, count: int, parts: int = 4) -> Iterator[tuple[int, Seq
     with open(prefix + ".bin", "rb") as file:
         total = os.fstat(file.fileno()).st_size // size
         length = -(-min(count, total) // parts)
-        for begin in dict.fromkeys(part * (total - length) // (parts - 1) for part in range(parts) if length):
+        for begin in dict.fromkeys(part * (total - length) // max(parts - 1, 1) for part in range(parts) if length):
             file.seek(begin * size)
             data = file.read(length * size)
             yield begin, memoryview(data[: len(data) // size * size]).cast(letter)

@@ -72,13 +72,9 @@ def _is_record(path: Path) -> bool:
 
 def wrong_prefix(prefix: str) -> Iterator[Problem]:
     """Yield the problem of a prefix that is a folder's name, or that of one of the files."""
-    if prefix.endswith("/"):
-        what = f"--output-prefix ({prefix}) ends in a slash; expected a prefix, to which deepy appends .bin and .idx"
-        yield Problem(what, hint=f"write --output-prefix {prefix}text", id="data-option-invalid")
-    for ending in (".bin", ".idx"):
+    for ending, named in {"/": "a slash", ".bin": ".bin", ".idx": ".idx"}.items():
         if prefix.endswith(ending):
-            what = (
-                f"--output-prefix ({prefix}) ends in {ending}; expected a prefix, to which deepy appends .bin and .idx"
-            )
-            hint = f"write --output-prefix {prefix.removesuffix(ending)}"
-            yield Problem(what, hint=hint, id="data-option-invalid")
+            what = f"--output-prefix ({prefix}) ends in {named}; expected a prefix, to which deepy appends .bin and "
+            what += ".idx"
+            instead = f"{prefix}text" if ending == "/" else prefix.removesuffix(ending)
+            yield Problem(what, hint=f"write --output-prefix {instead}", id="data-option-invalid")

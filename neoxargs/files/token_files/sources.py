@@ -117,10 +117,8 @@ def reward_files(chosen: Mapping[Part, Sequence[Source]]) -> set[str]:
 
 def _split(data: Data, answers: PostTraining, split: str) -> list[Source]:
     """Return the sources of the lists of paths of a split."""
-    paths, weights, labels = (
-        getattr(data, f"{split}_{kind}") for kind in ("data_paths", "data_weights", "label_data_paths")
-    )
-    found = _listed(paths, weights, labels)
+    kinds = ("data_paths", "data_weights", "label_data_paths")
+    found = _listed(*(getattr(data, f"{split}_{kind}") for kind in kinds))
     if answers.train_impl != "kto":
         return found
     rewards = [name for name, _ in blend(getattr(answers, f"{split}_reward_data_paths") or ())]
@@ -183,12 +181,14 @@ def _listed(
 
 
 def named_token_files(get: Callable[[str], Any], name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the prefix of each token file and label file besides `data_path`, with the parameter that names it.
+    """Yield the prefix of each token file and label file, with the parameter that names it.
 
     name: the only parameter to look at.
     """
-    for each in [name] if name else [*TOKEN_FILES, "validation"]:
-        if each == "validation":
+    for each in [name] if name else ["data_path", *TOKEN_FILES, "validation"]:
+        if each == "data_path":
+            paths = [prefix for prefix, _ in blend(get(each) or ())]
+        elif each == "validation":
             paths = [path for one in validation_sets(get(each)) for path in (*one.paths, *one.labels)]
         else:
             paths = path_list(get(each))
@@ -207,19 +207,9 @@ def is_label_file(name: str, prefix: str, get: Callable[[str], Any]) -> bool:
     return "_label_" in name
 
 
-def prefixes(data_path: str | list[str | float] | None) -> list[str]:
-    """Return the prefixes of `data_path`, which may have a weight before each."""
-    return [prefix for prefix, _ in blend(data_path or ())]
-
-
-def token_cache(config: Config) -> str:
-    """Return the prefix of the token file that is created from `text_path`."""
-    return str(Path(config.logging.run_dir, "data", "text"))
-
-
 def with_text(config: Config) -> Config:
     """Derive `data_path`, the prefix of the token file that is created, if only `text_path` is set."""
     if not config.data.text_path or config.data.data_path:
         return config
     origin = value.Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
-    return config.with_values({"data_path": token_cache(config)}, origin)
+    return config.with_values({"data_path": str(Path(config.logging.run_dir, "data", "text"))}, origin)

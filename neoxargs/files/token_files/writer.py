@@ -126,9 +126,8 @@ def damage(prefix: Path) -> str:
         lengths = idx.read(4 * sequences) if size >= expected else b""
     if version != VERSION or not width:
         known = " or ".join(f"{code} ({stored.__name__})" for stored, code in CODES.items())
-        return (
-            f"{idx_path} has version {version} and token type {code}, but must have version {VERSION} and type {known}"
-        )
+        has = f"{idx_path} has version {version} and token type {code}"
+        return f"{has}, but must have version {VERSION} and type {known}"
     if size < expected:
         return f"{idx_path} is truncated: it has {size} bytes, but should have {expected}"
     expected = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64)) * width

@@ -88,16 +88,10 @@ def test_nor_do_a_run_s_checkpoints_come_among_gpt_neox_s(capsys, started, more,
     folder = Path("out", name)
     folder.mkdir(parents=True)
     Path("out/latest").write_text(name)
-    for file in (
-        "mp_rank_00_model_states.pt",
-        "layer_00-model_00-model_states.pt",
-        "layer_02-model_00-model_states.pt",
-    ):
-        torch.save({"iteration": 20}, folder / file)
-    words = [word for pair in more for word in ("--set", pair)]
-    assert main(["train.py", "a.yml", *words]) == 1
-    shown = capsys.readouterr().err
-    pinned(shown, "[save-among-gpt-neox]")
+    for file in ("mp_rank_00_", "layer_00-model_00-", "layer_02-model_00-"):
+        torch.save({"iteration": 20}, folder / f"{file}model_states.pt")
+    assert main(["train.py", "a.yml", *(f"--set={pair}" for pair in more)]) == 1
+    pinned(capsys.readouterr().err, "[save-among-gpt-neox]")
     assert not started
     assert main(["train.py", "a.yml", "--set", "save=b"]) == 0 and len(started) == 1
 
@@ -106,10 +100,9 @@ def test_nor_do_a_run_s_checkpoints_come_among_gpt_neox_s(capsys, started, more,
 def test_nor_by_a_run_that_continues_another_checkpoint(capsys, started, more):
     for folder in ("out", "elsewhere"):
         Path(folder, "global_step20").mkdir(parents=True)
-    words = [word for pair in more for word in ("--set", pair)]
+    words = [f"--set={pair}" for pair in more]
     assert main(["train.py", "a.yml", *words]) == 1
-    shown = capsys.readouterr().err
-    pinned(shown, "[checkpoint-overwritten]")
+    pinned(capsys.readouterr().err, "[checkpoint-overwritten]")
     assert main(["train.py", "a.yml", *words, "--set", "save=new"]) == 0
     assert len(started) == 1
 
@@ -147,7 +140,7 @@ def test_links_in_a_circle_are_no_folder(capsys, started):
 def test_newer_checkpoints_that_a_run_will_not_keep_are_a_warning(capsys, more, lost):
     for iteration in (10, 20, 40):
         Path(f"out/global_step{iteration}").mkdir(parents=True)
-    words = [word for value in ["load=out", "iteration=20", *more] for word in ("--set", value)]
+    words = [f"--set={value}" for value in ("load=out", "iteration=20", *more)]
     assert main(["check", "a.yml", *words]) == 0
     shown = capsys.readouterr().err
     assert [name for name in ("global_step10", "global_step40") if name in shown] == lost
@@ -220,8 +213,7 @@ def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, mon
 def test_a_script_that_only_reads_needs_the_checkpoint_of_its_iteration(capsys, started):
     Path("out/global_step20").mkdir(parents=True)
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
-    shown = capsys.readouterr().err
-    pinned(shown, "[checkpoint-missing]")
+    pinned(capsys.readouterr().err, "[checkpoint-missing]")
     assert not started
     assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
 
@@ -231,8 +223,7 @@ def test_tasks_need_the_harness(capsys, started, monkeypatch):
     Path("out/global_step20").mkdir(parents=True)
     assert main(["eval.py", "a.yml"]) == 0
     assert main(["eval.py", "a.yml", "--eval_tasks", "piqa"]) == 1
-    shown = capsys.readouterr().err
-    pinned(shown, "[package-missing]")
+    pinned(capsys.readouterr().err, "[package-missing]")
     assert len(started) == 1
 
 
@@ -267,10 +258,7 @@ def test_generate_warns_if_it_reads_the_model_that_a_run_started_from(capsys, st
         Path(folder, "global_step20").mkdir(parents=True)
         Path(folder, "global_step20", "weights").touch()
     assert main(["generate.py", "a.yml"]) == 0
-    shown = capsys.readouterr().err
-    what = "the model is read from load (start), although save (out) contains checkpoints of this run"
-    assert f"a.yml:12:1: warning: {what}" in shown
-    pinned(shown, "[checkpoint-unread]")
+    pinned(capsys.readouterr().err, "[checkpoint-unread]")
     for folder in ("start", "out"):
         assert main(["generate.py", "a.yml", "--set", f"load={folder}"]) == 0
         assert "checkpoint-unread" not in capsys.readouterr().err

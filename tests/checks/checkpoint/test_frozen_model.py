@@ -13,8 +13,7 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.commands.checkpoints import examine
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.folder import Base
-from neoxargs.resolve import File, complete, draft
-from tests.support import smallest
+from tests.support.configure import recorded, smallest_run
 from tests.support.snapshots import pinned
 
 LORA = "lora: {rank: 8, alpha: 4, targets: [dense]}\n"
@@ -23,9 +22,7 @@ SAVED = {"lora": {"rank": 8, "alpha": 4.0, "targets": ["dense"]}}
 
 def checkpoint(root: Path, base: Path | None = None, **values: Any) -> Path:
     """Make a checkpoint of iteration 10 of a run with these values. base: the model, if it contains adapters for it."""
-    folder = root / "global_step10"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"num_layers": 2, "hidden_size": 64, **values}))
+    folder = recorded(root, {"num_layers": 2, "hidden_size": 64, **values})
     (folder / "files.json").write_text(json.dumps({"config.json": (folder / "config.json").stat().st_size}))
     if base is not None:
         (folder / checkpoint_folder.BASE).write_text(Base.of(base / "global_step10").to_json())
@@ -38,7 +35,7 @@ def found(text: str, training: bool = True) -> list[tuple[str, str]]:
 
 
 def problems(text: str, training: bool = True) -> list[Problem]:
-    config = complete(draft([File("my.yml", smallest.YAML + text)]), 1)
+    config = smallest_run(text)
     return list(frozen_model_problems(config, loaded_checkpoint(config), training))
 
 
@@ -84,7 +81,7 @@ def test_a_change_since_both_checkpoints_is_reported_once(tmp_path: Path) -> Non
     model, adapters = tmp_path / "model", tmp_path / "adapters"
     checkpoint(model, hidden_size=128, tokenizer_type="CharLevelTokenizer")
     checkpoint(adapters, model, **SAVED, hidden_size=128, tokenizer_type="CharLevelTokenizer")
-    config = complete(draft([File("my.yml", f"{smallest.YAML}{LORA}load: {adapters}\n")]), 1)
+    config = smallest_run(f"{LORA}load: {adapters}\n")
     assert [problem.about[0] for problem in fit_of_checkpoint(config)] == ["hidden_size", "tokenizer_type"]
     checkpoint(adapters, model, **SAVED, tokenizer_type=config.tokenizer.tokenizer_type)
     assert [problem.about[0] for problem in fit_of_checkpoint(config)] == ["hidden_size", "tokenizer_type"]

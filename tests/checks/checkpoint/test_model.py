@@ -24,26 +24,24 @@ from neoxargs.config.config import Config
 from neoxargs.files.checkpoints.optimizer_state import other_optimizer
 from neoxargs.files.token_files.checksums import known_digests
 from neoxargs.files.token_files.index import digest
-from neoxargs.resolve import File, complete, draft
 from neoxargs.targets.ranks import train_values
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.checkpoint.saving import _write_config
 from tests.support import smallest
+from tests.support.configure import recorded, smallest_run
 from tests.support.finetuning import token_file
 from tests.support.snapshots import pinned
 
 
 def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     """Of the smallest run, which loads a checkpoint of iteration 10 with these values."""
-    checkpoint = folder / "global_step10"
-    checkpoint.mkdir(exist_ok=True)
-    (checkpoint / "config.json").write_text(json.dumps(saved))
+    recorded(folder, saved)
     config = resolved(folder, text)
     return list(other_model(config, loaded_checkpoint(config)))
 
 
 def resolved(folder: Path, text: str = "") -> Config:
-    return complete(draft([File("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)
+    return smallest_run(f"load: {folder}\n{text}")
 
 
 @pytest.mark.parametrize("text", ["", "finetune: true\n", "iteration: 10\n"])
@@ -70,8 +68,7 @@ def test_base_shapes_with_other_contents_are_refused(tmp_path: Path) -> None:
 
 def _write_config_of(config: Config, checkpoint: Path) -> Path:
     checkpoint.mkdir()
-    files = RankFiles(checkpoint)
-    _write_config(files, config)
+    _write_config(RankFiles(checkpoint), config)
     return checkpoint
 
 
@@ -95,9 +92,7 @@ def of_run(folder: Path, before: str, now: str) -> tuple[list[str], list[Problem
 
     Returns the parameters with an error, and the warnings about the model and about the training.
     """
-    checkpoint = folder / "global_step10"
-    checkpoint.mkdir(exist_ok=True)
-    (checkpoint / "config.json").write_text(json.dumps(train_values(resolved(folder, DIALECT + before))))
+    checkpoint = recorded(folder, train_values(resolved(folder, DIALECT + before)))
     config = resolved(folder, DIALECT + now)
     model = list(other_model(config, checkpoint))
     reading = [problem for problem in fit_of_checkpoint(config) if problem.id.startswith("checkpoint-")]
@@ -133,14 +128,10 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, before: str, now: 
 
 
 def test_a_longer_learned_position_table_is_refused(tmp_path: Path) -> None:
-    text = smallest.YAML.replace("32", "64")
-    (tmp_path / "global_step10").mkdir()
-    values = train_values(resolved(tmp_path))
-    (tmp_path / "global_step10" / "config.json").write_text(json.dumps(values))
-    longer = complete(draft([File("my.yml", f"{text}load: {tmp_path}\n")]), 1)
-    assert [problem.about[0] for problem in other_model(longer, loaded_checkpoint(longer))] == [
-        "max_position_embeddings"
-    ]
+    recorded(tmp_path, train_values(resolved(tmp_path)))
+    longer = smallest_run(f"load: {tmp_path}\n", smallest.YAML.replace("32", "64"))
+    [problem] = other_model(longer, loaded_checkpoint(longer))
+    assert problem.about[0] == "max_position_embeddings"
 
 
 ROTARY = "pos_emb: rotary\n"
@@ -165,11 +156,9 @@ ORIGINAL = SCALED.replace("2}", "2, original_max_position_embeddings: 8}")
 def test_samples_of_another_length_than_the_models(
     tmp_path: Path, text: str, length: int, changed: bool, beyond: bool
 ) -> None:
-    (tmp_path / "global_step10").mkdir()
-    before = complete(draft([File("my.yml", smallest.YAML + text.replace("max_position_embeddings: 64\n", ""))]), 1)
-    (tmp_path / "global_step10" / "config.json").write_text(json.dumps(train_values(before)))
+    recorded(tmp_path, train_values(smallest_run(text.replace("max_position_embeddings: 64\n", ""))))
     other = smallest.YAML.replace("seq_length: 32\nmax_position_embeddings: 32", f"seq_length: {length}")
-    config = complete(draft([File("my.yml", f"{other}load: {tmp_path}\n{text}")]), 1)
+    config = smallest_run(f"load: {tmp_path}\n{text}", other)
     names = [problem.about[0] for problem in other_model(config, checkpoint_to_read(config))]
     assert names == ["max_position_embeddings"] * changed
     told = [problem.id for problem in (*config.warnings, *unlearned_positions(config))]
@@ -271,8 +260,7 @@ def skipped(folder: Path, text: str = "") -> list[Problem]:
 
 def test_checkpoints_that_are_skipped_are_warned_of(tmp_path: Path) -> None:
     for iteration in (10, 20):
-        (tmp_path / f"global_step{iteration}").mkdir()
-        (tmp_path / f"global_step{iteration}" / "config.json").write_text("{}")
+        recorded(tmp_path, {}, iteration)
     (tmp_path / "latest").write_text("global_step20")
     assert skipped(tmp_path) == []
     (tmp_path / "global_step20" / "config.json").unlink()

@@ -81,14 +81,12 @@ def test_biases_that_differ_between_ranks_are_named(tmp_path: Path) -> None:
     folder = write(run, tmp_path / "theirs" / "global_step3")
     changes = ("gpt_j_residual=false", "finetune=true")
     assert line_of(tmp_path, "different biases", *changes) == ""
-    told = line_of(tmp_path, "different biases", *changes, "sequence_parallel=true", "model_parallel_size=2")
-    pinned(told)
+    pinned(line_of(tmp_path, "different biases", *changes, "sequence_parallel=true", "model_parallel_size=2"))
     file = folder / "layer_03-model_01-model_states.pt"
     tensors = torch.load(file)
     tensors["attention.dense.bias"] += 1
     torch.save(tensors, file)
-    told = line_of(tmp_path, "different biases", *changes)
-    pinned(told)
+    pinned(line_of(tmp_path, "different biases", *changes))
 
 
 def test_what_gpt_neox_does_with_mup_is_said(tmp_path: Path, run: Run) -> None:

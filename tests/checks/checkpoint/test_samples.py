@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from neoxargs.checks.checkpoint.samples import moved_samples
 from neoxargs.config.config import Config
 from neoxargs.targets.ranks import train_values
 from neoxargs.train.batches.datasets import training_samples
-from tests.support.configure import configure
+from tests.support.configure import configure, recorded
 from tests.support.finetuning import token_file
 from tests.support.snapshots import pinned
 
@@ -48,8 +47,7 @@ BOTH = "train_data_paths: [a, b], valid_data_paths: [v], test_data_paths: [v]"
 def test_another_weight_moves_the_position_in_each_source() -> None:
     """100 samples were read; with the weights 3 and 1, 75 and not 50 of them would have been of the first source."""
     before, now = run(BOTH), run(BOTH + ", train_data_weights: [3, 1]")
-    told = list(moved_samples(now, before, READ))
-    pinned(told)
+    pinned(list(moved_samples(now, before, READ)))
     all_of_a = read(run("data_path: a, split: '1'"), 0, 20)
     then, next_ones = read(before, 0, DONE), read(now, DONE, 20)
     left_out = {*all_of_a[:75]} - {*then}
@@ -83,13 +81,10 @@ def test_a_longer_run_of_several_passes_shuffles_anew_and_one_within_a_pass_does
     ],
 )
 def test_another_length_is_named_where_it_moves_samples(values: str, names: list[str]) -> None:
-    checkpoint = Path("global_step10")
-    checkpoint.mkdir()
     alone = f"{SIZES}data_path: a, split: '1', load: ., "
     before = configure(f"{alone}train_iters: 20}}", gpus=1)
-    (checkpoint / "config.json").write_text(json.dumps(train_values(before)))
-    now = configure(f"{alone}{values}}}", gpus=1)
-    told = list(changed_training(now, checkpoint))
+    checkpoint = recorded(Path(), train_values(before))
+    told = changed_training(configure(f"{alone}{values}}}", gpus=1), checkpoint)
     assert [list(problem.about) for problem in told] == ([[*names, "load"]] if names else [])
 
 
@@ -122,8 +117,7 @@ def test_a_mixture_that_changes_later_moves_nothing_and_one_that_changed_before_
         assert read(now, 0, DONE) == read(blend, 0, DONE)
         assert not {*read(blend, 0, DONE)} & {*read(now, DONE, 20)}
     assert read(later, DONE, 20) != read(same, DONE, 20)
-    told = list(moved_samples(later, earlier, READ))
-    pinned(told)
+    pinned(list(moved_samples(later, earlier, READ)))
     assert len({*read(earlier, 0, DONE)} & {*read(later, DONE, 20)}) == pytest.approx(25, abs=2)
 
 

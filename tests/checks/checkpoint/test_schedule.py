@@ -14,17 +14,16 @@ from neoxargs.checks.checkpoint.schedule import other_epochs, other_schedule
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
+from tests.support.configure import recorded, smallest_run
 
 SAVED = {"lr": 6e-4, "warmup": 0.01, "train_iters": 10, "lr_decay_iters": 10}
 
 
 def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     """Of the smallest run of 20 iterations that continues a checkpoint of iteration 10 with these values."""
-    checkpoint = folder / "global_step10"
-    checkpoint.mkdir(exist_ok=True)
-    (checkpoint / "config.json").write_text(json.dumps(SAVED | saved))
-    yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_iters: 20')}lr: 6.0e-4\nload: {folder}\n{text}"
-    config = complete(draft([File("my.yml", yaml)]), 1)
+    recorded(folder, SAVED | saved)
+    longer = smallest.YAML.replace("train_iters: 10", "train_iters: 20")
+    config = smallest_run(f"lr: 6.0e-4\nload: {folder}\n{text}", longer)
     return list(other_schedule(config, loaded_checkpoint(config)))
 
 
@@ -40,9 +39,7 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     ],
 )
 def test_epochs_after_steps_with_another_batch_size(batch: int, epochs: int, expected: str, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "global_step10"
-    checkpoint.mkdir()
-    (checkpoint / "config.json").write_text(json.dumps({"train_batch_size": batch}))
+    recorded(tmp_path, {"train_batch_size": batch})
     yaml = f"{smallest.YAML.replace('train_iters: 10', f'train_epochs: {epochs}')}load: {tmp_path}\n"
     config = complete(draft([File("my.yml", yaml)]), 1, samples_per_epoch=20)
     found = list(other_epochs(config, loaded_checkpoint(config)))
@@ -95,8 +92,7 @@ def test_runs_that_do_not_continue_the_schedule_are_not_checked(text: str, tmp_p
 def test_checkpoints_without_a_schedule_are_not_checked(saved: str, tmp_path: Path) -> None:
     told(tmp_path)
     (tmp_path / "global_step10" / "config.json").write_text(saved)
-    yaml = f"{smallest.YAML}load: {tmp_path}\n"
-    config = complete(draft([File("my.yml", yaml)]), 1)
+    config = smallest_run(f"load: {tmp_path}\n")
     assert not list(other_schedule(config, loaded_checkpoint(config)))
 
 
@@ -104,7 +100,7 @@ def test_a_new_optimizer_does_not_continue_the_schedule_of_an_imported_model(tmp
     told(tmp_path)
     (tmp_path / "global_step10").rename(tmp_path / "global_step0")
     for text, count in (("", 1), ("no_load_optim: true\n", 0)):
-        config = complete(draft([File("my.yml", f"{smallest.YAML}lr: 1.0e-4\nload: {tmp_path}\n{text}")]), 1)
+        config = smallest_run(f"lr: 1.0e-4\nload: {tmp_path}\n{text}")
         assert len(list(other_schedule(config, loaded_checkpoint(config)))) == count
 
 

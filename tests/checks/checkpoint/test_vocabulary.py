@@ -13,8 +13,8 @@ from neoxargs.checks.checkpoint.model import loaded_checkpoint
 from neoxargs.checks.checkpoint.vocabulary import other_vocabulary
 from neoxargs.commands.check.command import find_problems
 from neoxargs.config.config import Config
-from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
+from tests.support.configure import recorded, smallest_run
 from tests.support.snapshots import pinned
 
 BYTES = "tokenizer_type: ByteLevelTokenizer\n"
@@ -23,9 +23,7 @@ SAVED = {"tokenizer_type": "ByteLevelTokenizer"}
 
 def checkpoint(folder: Path, rows: int | None = 384, ranks: int = 1, **saved: Any) -> Path:
     """Write a checkpoint of iteration 10. rows: of each rank's embedding; None for one that lists no weights."""
-    made = folder / "global_step10"
-    made.mkdir(exist_ok=True)
-    (made / "config.json").write_text(json.dumps({"num_layers": 2, "hidden_size": 64, **saved}))
+    made = recorded(folder, {"num_layers": 2, "hidden_size": 64, **saved})
     if rows is not None:
         shard = [0, 1, 0, ranks] if ranks > 1 else None
         weights = {"embedding.word_embeddings.weight": ["mp_rank_00_model_states.pt", "x", [rows, 64], shard]}
@@ -36,7 +34,7 @@ def checkpoint(folder: Path, rows: int | None = 384, ranks: int = 1, **saved: An
 
 
 def resolved(folder: Path, text: str) -> Config:
-    return complete(draft([File("my.yml", f"{smallest.YAML}load: {folder}\n{text}")]), 1)
+    return smallest_run(f"load: {folder}\n{text}")
 
 
 def told(folder: Path, text: str = BYTES) -> list[Problem]:
@@ -119,5 +117,4 @@ def test_check_and_generate_tell_it(tmp_path: Path) -> None:
 def test_the_frozen_model_is_compared_too(tmp_path: Path) -> None:
     checkpoint(tmp_path, 512, tokenizer_type="CharLevelTokenizer")
     text = f"{BYTES}finetune: true\nlora: {{rank: 2, targets: [dense]}}\nbase_checkpoint: {tmp_path}\n"
-    config = complete(draft([File("my.yml", smallest.YAML + text)]), 1)
-    assert {problem.id for problem in fit_of_checkpoint(config)} == {"checkpoint-other-vocabulary"}
+    assert {problem.id for problem in fit_of_checkpoint(smallest_run(text))} == {"checkpoint-other-vocabulary"}

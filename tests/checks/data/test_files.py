@@ -8,26 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neoxargs.base.problems import Place
 from neoxargs.checks.checkpoint.folders import missing_checkpoint
 from neoxargs.checks.data import files as data_files
 from neoxargs.checks.data.files import missing_files, unnamed_files, unreadable_prompts
 from neoxargs.checks.machine import disk_space
-from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
 from neoxargs.facts.vocab import vocabulary_hashes
 from neoxargs.files.prompts import read_prompts
 from neoxargs.files.token_files import writer as indexed
+from tests.support.configure import HERE
+from tests.support.configure import written as config
 from tests.support.finetuning import token_file
 from tests.support.snapshots import pinned
 
-HERE = Place("my.yml", 3, 1)
 MAKE = "create it with: deepy data TEXT --output-prefix {}"
-
-
-def config(**values: object) -> Config:
-    values = {"tokenizer_type": "ByteLevelTokenizer", **values}
-    return Config({name: Value(value, Source("file", HERE)) for name, value in values.items()})
 
 
 @pytest.fixture

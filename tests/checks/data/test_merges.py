@@ -12,8 +12,7 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer, models, pre_tokenizers,
 from neoxargs.base.problems import render
 from neoxargs.checks.data.files import missing_files
 from neoxargs.checks.data.merges import unmerged
-from neoxargs.config.config import Config
-from neoxargs.config.value import Source, Value
+from tests.support.configure import config_of as config
 from tests.support.finetuning import token_file
 from tests.support.paths import DOCS, ROOT
 from tests.support.snapshots import pinned
@@ -55,10 +54,6 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def tokenised(folder: Path, tokenizer: Path, kind: str) -> str:
     ids = [Tokenizer.from_file(str(tokenizer)).encode(text).ids for text in read(kind)]
     return token_file(folder / "data", ids)
-
-
-def config(**values: object) -> Config:
-    return Config({name: Value(value, Source("default")) for name, value in values.items()})
 
 
 @pytest.mark.parametrize("kind", TEXTS)

@@ -10,17 +10,18 @@ from neoxargs.checks.machine import disk_space
 from neoxargs.cli import main
 from neoxargs.config.config import Config
 from neoxargs.facts import timeline
-from neoxargs.resolve import File, complete, draft
 from tests.support import smallest
+from tests.support.configure import smallest_run
 from tests.support.snapshots import pinned
 
-#: A run of 10 steps that saves after each.
-SAVING = smallest.YAML + "tokenizer_type: ByteLevelTokenizer\n"
+OTHER = "set save to a folder on a disk with more free space"
+BYTES = "tokenizer_type: ByteLevelTokenizer\n"
 
 
 def config(text: str, folder: Path) -> Config:
+    """Of a run of 10 steps that saves after each."""
     interval = "" if "interval" in text else "save_interval: 1\n"
-    return complete(draft([File("my.yml", f"{SAVING}save: {folder}\n{text}{interval}")]), 1)
+    return smallest_run(f"{BYTES}save: {folder}\n{text}{interval}")
 
 
 @pytest.fixture
@@ -46,14 +47,10 @@ def test_no_space_for_a_single_checkpoint(told, tmp_path):
     ("text", "fit", "hint"),
     [
         ("", 10.5, None),
-        ("", 9.5, "set keep_last_n_checkpoints: 8, or set save to a folder on a disk with more free space"),
+        ("", 9.5, f"set keep_last_n_checkpoints: 8, or {OTHER}"),
         ("keep_last_n_checkpoints: 3\n", 4.5, None),
-        (
-            "keep_last_n_checkpoints: 3\n",
-            3.5,
-            "set keep_last_n_checkpoints: 2, or set save to a folder on a disk with more free space",
-        ),
-        ("save_interval: 5\n", 1.5, "set save to a folder on a disk with more free space"),
+        ("keep_last_n_checkpoints: 3\n", 3.5, f"set keep_last_n_checkpoints: 2, or {OTHER}"),
+        ("save_interval: 5\n", 1.5, OTHER),
     ],
 )
 def test_space_for_all_checkpoints_that_the_run_keeps(told, text, fit, hint):
@@ -85,7 +82,7 @@ def test_how_many_lie_there_together(tmp_path, text, count):
 
 
 def test_a_run_that_saves_nothing(tmp_path):
-    assert disk_space.folder_problems(complete(draft([File("my.yml", SAVING)]), 1)) == []
+    assert disk_space.folder_problems(smallest_run(BYTES)) == []
 
 
 def test_a_file_in_the_way(tmp_path):
@@ -124,7 +121,7 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("tokens.bin", "tokens.idx"):
         Path(name).touch()
-    Path("a.yml").write_text(f"{SAVING}data_path: tokens\nsave: /proc/x\nsave_interval: 1\n")
+    Path("a.yml").write_text(f"{smallest.YAML}{BYTES}data_path: tokens\nsave: /proc/x\nsave_interval: 1\n")
     assert main(["check", "a.yml"]) == 1
     assert f"error: {problem.what}" in capsys.readouterr().err
     assert main(["check", "a.yml", "--gpus", "1"]) == 0

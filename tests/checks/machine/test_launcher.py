@@ -12,12 +12,12 @@ from neoxargs.base.files import Text
 from neoxargs.checks.machine import launcher as launcher_checks
 from neoxargs.cli import main
 from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
 from neoxargs.hosts.hosts import Resources, resources
 from neoxargs.hosts.launchers import BUILT_IN
 from neoxargs.launch.start.prepare import with_launch
 from neoxargs.registry.runner import Runner
 from tests.support import smallest
+from tests.support.configure import config_of
 from tests.support.snapshots import pinned
 
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(launcher: str, resources: Resources = REMOTE, words: Any = ("x",), script: str = "/s.py", **more: Any) -> str:
-    config = Config({name: Value(value, DEFAULT) for name, value in (more | {"launcher": launcher}).items()})
+    config = config_of(**more, launcher=launcher)
     found = launcher_checks.problems(config, resources, script, words, {"PATH": str(Path("bin").absolute())})
     return "\n".join(problem.what for problem in found)
 
@@ -113,9 +113,8 @@ def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
     monkeypatch.chdir(here / "my run")
     startable_there = {"PATH": str(here / "bin")}
     for launcher, count in (("pdsh", 2), ("ssh", 0), ("openmpi", 0)):
-        config = Config({"launcher": Value(launcher, DEFAULT)})
-        found = list(launcher_checks.problems(config, REMOTE, "/a;b/s.py", ["x"], startable_there))
-        assert len(found) == count
+        found = launcher_checks.problems(config_of(launcher=launcher), REMOTE, "/a;b/s.py", ["x"], startable_there)
+        assert len(list(found)) == count
 
 
 def test_a_configuration_that_is_too_long_for_a_command_line(here):

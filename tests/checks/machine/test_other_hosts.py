@@ -14,11 +14,10 @@ import pytest
 from neoxargs.base.problems import Problems
 from neoxargs.checks.machine import other_hosts as check_hosts
 from neoxargs.cli import main
-from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
 from neoxargs.hosts.hosts import Resources
 from neoxargs.runs.run_spec import RunSpec
 from tests.support import cluster
+from tests.support.configure import config_of
 from tests.support.snapshots import pinned
 
 LOCAL = {
@@ -31,7 +30,7 @@ LOCAL = {
 
 def spec(device: Any = "cuda", **values: Any) -> RunSpec:
     resources = Resources({"w0": [0, 1], "w1": [0, 1]}, device, remote=True)
-    return RunSpec(Config({name: Value(value, DEFAULT) for name, value in values.items()}), resources)
+    return RunSpec(config_of(**values), resources)
 
 
 @pytest.fixture
@@ -60,8 +59,7 @@ def test_what_a_host_lacks(messages, facts):
 
 
 def test_a_host_that_cannot_answer(messages, monkeypatch):
-    refused = "ssh: connect to host w1 port 22: Connection refused\n"
-    pinned(messages(code=255, error=refused))
+    pinned(messages(code=255, error="ssh: connect to host w1 port 22: Connection refused\n"))
     pinned(messages(code=255, error="ssh: connect to host w1 port 22: Connection timed out"))
     pinned(messages(done=None))
     monkeypatch.chdir("/")
@@ -79,16 +77,13 @@ def test_errors_of_ssh_may_be_in_any_encoding(tmp_path, monkeypatch):
 
 
 def test_hosts_that_a_job_scheduler_will_choose_cannot_be_checked():
-    unknown = RunSpec(
-        Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", scheduler_picks_hosts=True)
-    )
+    chosen_later = Resources({"node 0": [0]}, "cuda", scheduler_picks_hosts=True)
     with pytest.raises(Problems, match="launcher srun: the hosts cannot be checked, because the job scheduler"):
-        check_hosts.check_hosts(unknown)
+        check_hosts.check_hosts(RunSpec(config_of(launcher="srun"), chosen_later))
 
 
 def test_a_package_that_no_host_has_is_missing(messages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = LOCAL["packages"] | {"torch": None, "neoxargs": None}
-    monkeypatch.setitem(LOCAL, "packages", packages)
+    monkeypatch.setitem(LOCAL, "packages", LOCAL["packages"] | {"torch": None, "neoxargs": None})
     pinned(messages({}))
 
 

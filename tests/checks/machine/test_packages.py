@@ -49,11 +49,8 @@ def test_an_untested_version_is_a_warning_of_check(monkeypatch: pytest.MonkeyPat
     file.write_text(YAML)
     spec = resolve_run(Request([str(file)], [], gpus=1), {"DS_ACCELERATOR": "cpu"})
     monkeypatch.setattr(packages, "installed_versions", lambda: {"deepspeed": "0.20.1", "megatron_core": "0.16.9"})
-    (problem,) = [
-        problem
-        for problem in preflight.problems(spec, "train", ["files", "machine"])
-        if problem.id == "package-untested"
-    ]
+    found = preflight.problems(spec, "train", ["files", "machine"])
+    (problem,) = [problem for problem in found if problem.id == "package-untested"]
     assert problem.severity == "warning"
     assert problem.what == "deepspeed 0.20.1 is installed, but train.py has been tested only with deepspeed 0.19"
     assert problem.hint == "run pip install 'deepspeed==0.19.*'"

@@ -9,11 +9,10 @@ import pytest
 
 from neoxargs.checks.machine import secrets
 from neoxargs.cli import main
-from neoxargs.config.config import Config
-from neoxargs.config.value import DEFAULT, Value
 from neoxargs.hosts.environment import passed_on
 from neoxargs.hosts.hosts import Resources
 from tests.support import smallest
+from tests.support.configure import config_of as config
 from tests.support.snapshots import pinned
 
 LOCAL = Resources({"localhost": [0]}, "cuda")
@@ -23,10 +22,6 @@ SHELL_WITHOUT_KEY = {"NCCL_DEBUG": "INFO"}
 
 
 pytestmark = pytest.mark.usefixtures("env_file")
-
-
-def config(**values: str) -> Config:
-    return Config({name: Value(value, DEFAULT) for name, value in values.items()})
 
 
 def test_a_secret_that_a_launcher_would_put_on_a_command_line_is_refused(env_file):
@@ -135,7 +130,7 @@ def test_a_secret_in_a_comment_of_the_file_does_not_reach_the_ranks(capsys):
 def test_a_missing_key_of_wandb_is_reported_where_wandb_would_look_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    wandb = config(use_wandb=True, wandb_host="https://wandb.example")  # type: ignore[arg-type]
+    wandb = config(use_wandb=True, wandb_host="https://wandb.example")
 
     def missing(environ=SHELL_WITHOUT_KEY, asked=wandb):
         return [problem.what for problem in secrets.missing_wandb_key(asked, environ)]

@@ -81,8 +81,7 @@ def test_damage_at_every_place_is_found(prefix: str, suffix: str, at: float, rea
 
 
 def test_a_foreign_file_is_recorded_once_and_compared_from_then_on(prefix: str) -> None:
-    outcomes = list(examine([foreign(prefix)]))
-    assert [(each.is_new, each.problem) for each in outcomes] == [(True, None)] * 2
+    assert [(each.is_new, each.problem) for each in examine([foreign(prefix)])] == [(True, None)] * 2
     assert not any(each.is_new for each in examine([prefix]))
     damage(prefix + ".bin", 0.5)
     assert told(prefix) == [prefix + ".bin"]

@@ -23,8 +23,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     file = index.read(token_file(tmp_path / "a", documents))
     assert file is not None
     assert file.lengths.tolist() == [len(document) for document in documents]
-    found = [file.ids[a:b].tolist() for a, b in zip(file.begins, file.begins[1:], strict=False)]
-    assert found == documents
+    assert [file.ids[a:b].tolist() for a, b in zip(file.begins, file.begins[1:], strict=False)] == documents
 
 
 def test_other_formats_are_not_read(tmp_path: Path) -> None:

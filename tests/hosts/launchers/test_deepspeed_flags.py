@@ -37,8 +37,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     runner = pytest.importorskip("deepspeed.launcher.runner")
 
     def started(text: str) -> Start:
-        written = smallest.YAML + ("" if "hostfile" in text else "hostfile: hosts\n") + text
-        Path("my.yml").write_text(written)
+        Path("my.yml").write_text(smallest.YAML + ("" if "hostfile" in text else "hostfile: hosts\n") + text)
         spec = resolve_run(Request(["my.yml"]), {})
         flags = runner.parse_args([*runner_flags(spec.config, spec.resources), "s.py"])
         pool = runner.fetch_hostfile(flags.hostfile)
