@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import importing, tokens
@@ -321,7 +321,7 @@ def _descended(built: Any, wanted: dict[str, Tensor]) -> float:
     return worst
 
 
-def own_shard(key: str, weight: Tensor, full: Tensor) -> Tensor:
+def own_shard(key: str, weight: nn.Parameter, full: Tensor) -> Tensor:
     """Return this rank's shard of a full tensor, with the rows that pad a vocabulary."""
     if key in VOCABULARY_WEIGHTS:
         full = with_rows(full, unsharded_shape(weight)[0])
