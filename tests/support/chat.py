@@ -57,6 +57,12 @@ CHATS: list[list[Message]] = [
 ]  # fmt: skip
 
 
+THINKING: list[Message] = [
+    {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4 ", "reasoning_content": "Easy."},
+    {"role": "user", "content": "3 + 3?"}, {"role": "assistant", "content": "6", "reasoning_content": "Also easy."},
+]  # fmt: skip
+
+
 def neox_labels(
     chat: list[Message], tokenizer: Any, role: str = "assistant", only_last: bool = False
 ) -> tuple[list[int], list[int]]:

@@ -17,7 +17,7 @@ from neoxargs.data.conversation import Conversation, Dropped
 from neoxargs.data.encode import Recipe
 from neoxargs.files.chat_templates import TemplateSource
 from tests.support import chat
-from tests.support.chat import CHATS, IGNORED, read_pair, write_chats, write_folder
+from tests.support.chat import CHATS, IGNORED, THINKING, read_pair, write_chats, write_folder
 
 CALL = {"role": "assistant", "content": "Let me see.", "tool_calls": [{"function": {"name": "add"}}]}
 TOOLS = [
@@ -25,12 +25,6 @@ TOOLS = [
     CALL,
     {"role": "tool", "content": "2"},
     {"role": "assistant", "content": "Two."},
-]
-THINKING = [
-    {"role": "user", "content": "2 + 2?"},
-    {"role": "assistant", "content": "4 ", "reasoning_content": "Easy."},
-    {"role": "user", "content": "3 + 3?"},
-    {"role": "assistant", "content": "6", "reasoning_content": "Also easy."},
 ]
 
 
