@@ -294,6 +294,7 @@ def _cuts(file: Path, size: int, piece: int) -> Iterator[int]:
             position += (found.end() if found else 1) + piece
 
 
+#: The end of a line before a character that is not blank.
 _CUT = re.compile(rb"\n(?=[^ \t\n\r])")
 
 

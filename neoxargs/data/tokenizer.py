@@ -250,9 +250,9 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
     "HFTokenizer": _hf,
     "HFGPT2Tokenizer": _hf_gpt2,
     "SPMTokenizer": _sentencepiece,
-    # GPT-NeoX's character-level tokenizer: bytes, and id 0 (NUL) as end-of-document.
-    "CharLevelTokenizer": lambda _: ByteTokenizer(CHAR_LEVEL, eod=0),
-    "ByteLevelTokenizer": lambda _: ByteTokenizer(257, eod=256),
+    # GPT-NeoX's character-level tokenizer: bytes, a vocabulary of 512, and id 0 (NUL) as end-of-document.
+    "CharLevelTokenizer": lambda _: ByteTokenizer(vocab_size=CHAR_LEVEL, eod=0),
+    "ByteLevelTokenizer": lambda _: ByteTokenizer(vocab_size=257, eod=256),
     "TiktokenTokenizer": _tiktoken,
 }
 

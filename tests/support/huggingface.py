@@ -97,7 +97,7 @@ MODELS: dict[str, Case] = {
         },
     }),
 }  # fmt: skip
-OLDER_SIZES = {key: SIZES[key] for key in SIZES.keys() - {"num_key_value_heads", "rms_norm_eps"}}
+OLDER_SIZES = {key: value for key, value in SIZES.items() if key not in ("num_key_value_heads", "rms_norm_eps")}
 GPT2_SIZES = {
     "vocab_size": 257, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": SEQ, "bos_token_id": END,
     "eos_token_id": END, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
