@@ -21,7 +21,7 @@ from tests.support.loaded_engine import loaded_run
 
 #: Plain Llama, without scaled positions: a document's positions count from its start.
 MODEL = "Llama"
-STEPS, MICRO_BATCH, BATCH, RATE = 3, 2, 8, 0.1  # the micro batch is that of `descent`
+STEPS, MICRO_BATCH, BATCH, RATE = 3, 2, 8, 0.1
 LAYOUTS: dict[str, dict[str, int]] = {
     "one process": {},
     "dp2": {},
@@ -40,7 +40,10 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {
     "`unpacked`, `loss_average: tokens`": ({"pack_impl": "unpacked", "loss_average": "tokens"}, False),
     "`best_fit`, `loss_average: tokens`": ({"pack_impl": "best_fit", "loss_average": "tokens"}, True),
 }
-OPTIONS = descent(RATE, train_batch_size=BATCH, train_iters=STEPS, eval_iters=0, num_workers=0, seed=3)
+OPTIONS = descent(
+    RATE, train_micro_batch_size_per_gpu=MICRO_BATCH, train_batch_size=BATCH, train_iters=STEPS, eval_iters=0,
+    num_workers=0, seed=3,
+)  # fmt: skip
 
 
 class Answer(NamedTuple):
