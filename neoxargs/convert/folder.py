@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +19,9 @@ from torch import Tensor
 from neoxargs.base.files import replacing_folder, why_unwritable
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.config.config import Config
+from neoxargs.data.exit_code import exit_code_of
 from neoxargs.files.checkpoints import folder as checkpoint_folder
 from neoxargs.files.checkpoints.checksums import Digest, digest_of
-from neoxargs.processes import interrupts, streams
 
 #: The YAML file that `deepy import` writes.
 YAML = "model.yml"
@@ -62,25 +61,10 @@ def require_undamaged(folder: Path) -> None:
 
 
 def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Run `work`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
+    """Run `work`, and return the command's exit code."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"  # otherwise DeepSpeed warns that it found no accelerator
-    try:
-        interrupts.accept()
-        work(options)
-        sys.stdout.flush()
-    except Problems as problems:
-        print(problems, file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        return interrupts.reader_gone()
-    except OSError as error:
-        if streams.is_unwritable(error):
-            return streams.unwritable(error)
-        raise
-    except KeyboardInterrupt as stop:
-        return interrupts.report(stop=stop)
-    return 0
+    return exit_code_of(lambda: work(options))
 
 
 def values_set_by_user(config: Config, without: Collection[str]) -> dict[str, Any]:

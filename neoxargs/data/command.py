@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.data import mask_before, text_files
 from neoxargs.data.encode import Recipe, encode, stored_type
+from neoxargs.data.exit_code import exit_code_of
 from neoxargs.data.in_use import locked
 from neoxargs.data.meter import Meter
 from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
@@ -30,15 +31,9 @@ from neoxargs.data.parallel import worker_count
 from neoxargs.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 from neoxargs.facts.vocab import vocabulary_hashes
 from neoxargs.files.token_files import writer as indexed
-from neoxargs.files.token_files.made_from import (
-    label_prefix,
-    refuse_other_files,
-    sidecar,
-    write_json,
-    wrong_prefix,
-)
+from neoxargs.files.token_files.made_from import label_prefix, refuse_other_files, sidecar, write_json, wrong_prefix
 from neoxargs.files.tokenizer_folder import folder_of, special_tokens
-from neoxargs.processes import interrupts, streams
+from neoxargs.processes import interrupts
 
 #: Version of the output; increase it when the same text and recipe would give different files.
 FORMAT = 1
@@ -240,59 +235,46 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `deepy data`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
     args = parser().parse_args(argv)
+    return exit_code_of(
+        lambda: _run(args),
+        lambda problems: print(as_flags(str(problems)), file=sys.stderr),
+        lambda stop: interrupts.report_step(f"{Path(args.output_prefix)} has not been written", stop),
+    )
+
+
+def _run(args: argparse.Namespace) -> None:
     key = args.jsonl_keys[0] if args.jsonl_keys else args.json_key
     recipe = Recipe(args.tokenizer_type, args.vocab_file, args.merge_file, args.append_eod, key)
     texts, prefix = [*args.texts, *args.text_path, *inputs(args)], Path(args.output_prefix)
     started = time.perf_counter()
-    try:
-        interrupts.accept()
-        if problems := [*refused(args), *_wrong_options(args)]:
-            raise Problems(problems)
-        existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
-        delimiter = mask_before.parse(args.mask_before_token) if args.mask_before_token else ()
-        if delimiter:
-            refuse_other_files(label_prefix(prefix))
-        if existing and (not delimiter or mask_before.is_up_to_date(prefix, delimiter, existing.fingerprint)):
-            summary = existing  # also in a folder that this user cannot write to
-        else:
-            with locked(prefix, wait=args.if_missing):
-                # Again: another command may have written the files meanwhile.
-                existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
-                summary = existing or _built(texts, recipe, prefix, args.workers)
-                if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
-                    mask_before.write(prefix, delimiter, summary.fingerprint)
-    except Problems as problems:
-        print(as_flags(str(problems)), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        return interrupts.report_step(f"{prefix} has not been written", stop)
+    if problems := [*refused(args), *_wrong_options(args)]:
+        raise Problems(problems)
+    existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
+    delimiter = mask_before.parse(args.mask_before_token) if args.mask_before_token else ()
+    if delimiter:
+        refuse_other_files(label_prefix(prefix))
+    if existing and (not delimiter or mask_before.is_up_to_date(prefix, delimiter, existing.fingerprint)):
+        summary = existing  # also in a folder that this user cannot write to
+    else:
+        with locked(prefix, wait=args.if_missing):
+            # Again: another command may have written the files meanwhile.
+            existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
+            if not existing:
+                warn_of_left_out(texts)
+            summary = existing or build(texts, recipe, prefix, args.workers)
+            if delimiter and not (existing and mask_before.is_up_to_date(prefix, delimiter, summary.fingerprint)):
+                mask_before.write(prefix, delimiter, summary.fingerprint)
     if existing:
         done = f"{prefix} is up to date: {existing.tokens:,} tokens, from the same text with the same tokenizer"
     else:
         done = summary_text(summary, args.output_prefix, time.perf_counter() - started, has_labels=bool(delimiter))
-    return _print(done)
-
-
-def _built(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None) -> Summary:
-    warn_of_left_out(texts)
-    return build(texts, recipe, prefix, workers)
+    print(done, flush=True)
 
 
 def warn_of_left_out(texts: Sequence[str], endings: tuple[str, ...] = text_files.FOLDER_ENDINGS) -> None:
     """Print warnings about given files that are not read."""
     if warnings := list(text_files.left_out(texts, endings)):
         print(Problems(warnings), file=sys.stderr, flush=True)
-
-
-def _print(done: str) -> int:
-    """Print the result, and return the exit code."""
-    try:
-        print(done, flush=True)
-    except BrokenPipeError:  # `deepy data ... | head`
-        return interrupts.reader_gone()
-    except OSError as error:
-        return streams.unwritable(error)
-    return 0
 
 
 def _wrong_options(args: argparse.Namespace) -> Iterator[Problem]:

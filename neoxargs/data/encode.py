@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from neoxargs.base.problems import Problem, Problems, shortened
 from neoxargs.data.parallel import chunks, in_parallel
 from neoxargs.data.text_files import Raw, decode
-from neoxargs.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.data.tokenizer import Tokenizer, build_tokenizer, utf8
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:
         lengths=[len(ids) for ids in pieces],
         last=last,
         size=sum(raw.size for raw in chunk),
-        text_bytes=sum(_utf8_length(text) for _, text in nonempty),
+        # Texts of ASCII only, which are frequent, need not be encoded to be measured.
+        text_bytes=sum(len(text if text.isascii() else utf8(text)) for _, text in nonempty),
         problems=_one_per_plain_file(wrong),
     )
 
@@ -93,7 +94,3 @@ def _one_per_plain_file(wrong: list[tuple[Raw, Problem]]) -> list[Problem]:
 def stored_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
     """Return the type in which Megatron and NeoX store ids: 2 bytes below 65,500 tokens, otherwise 4."""
     return np.uint16 if vocab_size < 65500 else np.int32
-
-
-def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", errors="surrogatepass"))

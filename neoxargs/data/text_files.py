@@ -14,6 +14,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import sysconfig
 import zlib
 from collections import Counter
@@ -286,23 +287,15 @@ def _cuts(file: Path, size: int, piece: int) -> Iterator[int]:
         position = piece
         while position < size:
             stream.seek(position)
-            window = stream.read(piece)
-            cut = next((i for i in _line_ends(window) if window[i : i + 1] not in _BLANK), 0)
-            if cut:
-                yield position + cut
+            found = _CUT.search(stream.read(piece))
+            if found:
+                yield position + found.end()
             # At least one byte further if there is no cut here, and then a whole piece.
-            position += max(cut, 1) + piece
+            position += (found.end() if found else 1) + piece
 
 
-_BLANK = (b"", b" ", b"\t", b"\n", b"\r")
-
-
-def _line_ends(window: bytes) -> Iterator[int]:
-    """Yield the position after each line feed."""
-    end = window.find(b"\n") + 1
-    while end:
-        yield end
-        end = window.find(b"\n", end) + 1
+#: The end of a line before a character that is not blank.
+_CUT = re.compile(rb"\n(?=[^ \t\n\r])")
 
 
 def decode(raw: Raw, key: str) -> str | Problem:

@@ -18,6 +18,7 @@ import numpy as np
 
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.text import format_bytes
+from neoxargs.data.exit_code import exit_code_of
 from neoxargs.data.in_use import locked
 from neoxargs.data.meter import Meter
 from neoxargs.files.token_files import checksums, index, labels, rewards
@@ -30,7 +31,7 @@ from neoxargs.files.token_files.made_from import (
     write_json,
     wrong_prefix,
 )
-from neoxargs.processes import interrupts, streams
+from neoxargs.processes import interrupts
 
 HERE = "--output-prefix"
 
@@ -56,33 +57,24 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
     options = parser().parse_args(argv)
-    try:
-        interrupts.accept()
-        named = [*options.prefixes, *options.input]
-        if bool(options.output_prefix) != options.merge or not named:
-            what = "name at least one token file" if not named else f"--merge and {HERE} belong together"
-            raise Problems(Problem(what, hint="see deepy data --count --help", id="data-option-invalid"))
-        files = token_files(named)
-        _run(options, files)
-    except Problems as problems:
+
+    def tell(problems: Problems) -> None:
         if options.json:
             found = [problem.to_json() for problem in problems.problems]
             print(json.dumps({"ok": False, "problems": found}, indent=1))
         else:
             print(problems, file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        return interrupts.reader_gone()
-    except OSError as error:
-        if streams.is_unwritable(error):
-            return streams.unwritable(error)
-        raise
-    except KeyboardInterrupt as stop:
-        return interrupts.report(f"{options.output_prefix} has not been written" if options.merge else "", stop)
-    return 0
+
+    unwritten = f"{options.output_prefix} has not been written" if options.merge else ""
+    return exit_code_of(lambda: _run(options), tell, lambda stop: interrupts.report(unwritten, stop))
 
 
-def _run(options: argparse.Namespace, files: Sequence[str]) -> None:
+def _run(options: argparse.Namespace) -> None:
+    named = [*options.prefixes, *options.input]
+    if bool(options.output_prefix) != options.merge or not named:
+        what = "name at least one token file" if not named else f"--merge and {HERE} belong together"
+        raise Problems(Problem(what, hint="see deepy data --count --help", id="data-option-invalid"))
+    files = token_files(named)
     if options.merge:
         merge(files, Path(options.output_prefix))
         files = [options.output_prefix]
@@ -93,13 +85,10 @@ def _run(options: argparse.Namespace, files: Sequence[str]) -> None:
         counted = {prefix: count(prefix) for prefix in files}
         if len(files) > 1:
             counted["total"] = {name: sum(each[name] for each in counted.values()) for name in ("documents", "tokens")}
-        result, text = (
-            counted,
-            "\n".join(
-                f"{prefix}: {each['tokens']:,} tokens in {each['documents']:,} documents"
-                for prefix, each in counted.items()
-            ),
+        lines = (
+            f"{name}: {each['tokens']:,} tokens in {each['documents']:,} documents" for name, each in counted.items()
         )
+        result, text = counted, "\n".join(lines)
     print(json.dumps({"ok": True, "files": result}, indent=1) if options.json else text, flush=True)
 
 
@@ -187,27 +176,22 @@ def merge(prefixes: Sequence[str], output: Path) -> None:
     if problems:
         raise Problems(problems)
     with locked(output):
-        _merge(prefixes, inputs, output)
-
-
-def _merge(prefixes: Sequence[str], inputs: Sequence[Sequence[str]], output: Path) -> None:
-    refuse_other_files(output)
-    with ExitStack() as stack:
+        refuse_other_files(output)
         total = sum(Path(name + ".bin").stat().st_size for names in inputs for name in names)
-        meter = stack.enter_context(Meter(total, f"merging {format_bytes(total)}"))
-        for same_kind in zip(*inputs, strict=True):
-            ending = same_kind[0][len(prefixes[0]) :]
-            opened = [_opened(name) for name in same_kind]
-            new = indexed.new_file(output.with_name(output.name + ending), _stored(opened))
-            writer = stack.enter_context(new)
-            for name, file in zip(same_kind, opened, strict=True):
-                ends = _ends(name, len(file.lengths))
-                for part in labels.chunks(file.begins[:-1], file.begins[1:]):
-                    ids = file.ids[file.begins[part.start] : file.begins[part.stop]].astype(writer.stored)
-                    writer.add(ids, file.lengths[part].tolist(), ends[part])
-                    meter.advance(ids.nbytes)
-        sidecar(output).unlink(missing_ok=True)
-    write_json(sidecar(output), _record(prefixes))
+        with Meter(total, f"merging {format_bytes(total)}") as meter, ExitStack() as stack:
+            for same_kind in zip(*inputs, strict=True):
+                ending = same_kind[0][len(prefixes[0]) :]
+                opened = [_opened(name) for name in same_kind]
+                new = indexed.new_file(output.with_name(output.name + ending), _stored(opened))
+                writer = stack.enter_context(new)
+                for name, file in zip(same_kind, opened, strict=True):
+                    ends = _ends(name, len(file.lengths))
+                    for part in labels.chunks(file.begins[:-1], file.begins[1:]):
+                        ids = file.ids[file.begins[part.start] : file.begins[part.stop]].astype(writer.stored)
+                        writer.add(ids, file.lengths[part].tolist(), ends[part])
+                        meter.advance(ids.nbytes)
+            sidecar(output).unlink(missing_ok=True)
+        write_json(sidecar(output), _record(prefixes))
 
 
 def _do_not_fit(inputs: Sequence[Sequence[str]], output: Path) -> Iterator[Problem]:

@@ -9,20 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean
 from neoxargs.facts.vocab import CHAR_LEVEL, PADDING, size_of, tokenizer_file
-from neoxargs.files.tokenizer_folder import (
-    END_OF_DOCUMENT,
-    end_ids,
-    end_of_document,
-    folder_of,
-    special_tokens,
-)
+from neoxargs.files.tokenizer_folder import END_OF_DOCUMENT, end_ids, end_of_document, folder_of, special_tokens
 
 Ids = NDArray[np.int32]
 
@@ -63,17 +57,17 @@ class ByteTokenizer:
         self.ends: frozenset[int] = frozenset()
 
     def tokenize(self, text: str) -> list[int]:
-        return list(_utf8(text))
+        return list(utf8(text))
 
     def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
-        return [np.frombuffer(_utf8(text), dtype=np.uint8).astype(np.int32) for text in texts]
+        return [np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int32) for text in texts]
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """Return the text of the bytes; end-of-document and unused ids have no text."""
         return bytes(i for i in ids if i < 256 and i != self.eod).decode("utf-8", errors="replace")
 
 
-def _utf8(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     return text.encode("utf-8", errors="surrogatepass")  # JSON may contain an unpaired surrogate
 
 
@@ -175,15 +169,6 @@ def build_tokenizer(options: TokenizerOptions) -> Tokenizer:
     return builder(options)
 
 
-def _byte_level(_: TokenizerOptions) -> Tokenizer:
-    return ByteTokenizer(vocab_size=257, eod=256)
-
-
-def _char_level(_: TokenizerOptions) -> Tokenizer:
-    """GPT-NeoX's character-level tokenizer: bytes, a vocabulary of 512, and id 0 (NUL) as end-of-document."""
-    return ByteTokenizer(vocab_size=CHAR_LEVEL, eod=0)
-
-
 def _gpt2_bpe(options: TokenizerOptions) -> Tokenizer:
     """GPT-2's byte pair encoding. `<|endoftext|>` within text is encoded as text, not as the end-of-document token."""
     vocab = _file("vocab_file", options.vocab_file, "GPT-2's vocab.json")
@@ -265,8 +250,9 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
     "HFTokenizer": _hf,
     "HFGPT2Tokenizer": _hf_gpt2,
     "SPMTokenizer": _sentencepiece,
-    "CharLevelTokenizer": _char_level,
-    "ByteLevelTokenizer": _byte_level,
+    # GPT-NeoX's character-level tokenizer: bytes, a vocabulary of 512, and id 0 (NUL) as end-of-document.
+    "CharLevelTokenizer": lambda _: ByteTokenizer(vocab_size=CHAR_LEVEL, eod=0),
+    "ByteLevelTokenizer": lambda _: ByteTokenizer(vocab_size=257, eod=256),
     "TiktokenTokenizer": _tiktoken,
 }
 
@@ -315,18 +301,10 @@ def _library(name: str, tokenizer_type: str) -> Any:
         ) from error
 
 
-class _Boundaries(NamedTuple):
-    """The tokens around a text: see `Tokenizer`."""
-
-    start: int
-    eod: int
-    ends: frozenset[int]
-
-
 def _boundaries(
     find: Callable[[str], int | None], name: str, folder: Path | None, otherwise: int | None = None
-) -> _Boundaries:
-    """Return the tokens around a text; raise Problems if no token ends a document.
+) -> tuple[int, int, frozenset[int]]:
+    """Return `start`, `eod` and `ends` of a Tokenizer; raise Problems if no token ends a document.
 
     find: returns the id of a token. name: of the tokenizer. otherwise: as in `end_of_document`.
     """
@@ -336,4 +314,4 @@ def _boundaries(
         what = f"{name} has no end-of-document token"
         raise Problems(Problem(what, hint=hint, id="tokenizer-without-end-token", about=("vocab_file",)))
     start = find(special_tokens(folder).texts.get("bos_token", ""))
-    return _Boundaries(eod if start is None else start, eod, frozenset(end_ids(folder)) - {eod})
+    return eod if start is None else start, eod, frozenset(end_ids(folder)) - {eod}

@@ -31,6 +31,9 @@ from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
 BYTES = Recipe("ByteLevelTokenizer")
+#: What is written for the prefix `data`.
+FILES = ["data.bin", "data.checksums.json", "data.idx", "data.json"]
+TO_DATA = ("--tokenizer-type=ByteLevelTokenizer", "--output-prefix=data")
 DOCUMENTS = ["first, naïve\n", "second 日本語", "third\r\nwith lines\n"]
 
 
@@ -103,15 +106,8 @@ def test_patterns_and_repeats(tmp_path) -> None:
 
 
 def test_files_that_are_not_tokenised_are_told(tmp_path) -> None:
-    for name in (
-        "a.txt",
-        "b.jsonl.xz",
-        "c.yml",
-        "d.yml",
-        "Makefile",
-        ".hidden",
-        "e.JSONL",
-    ):  # a.txt and e.JSONL are read
+    # The first two are read.
+    for name in ("a.txt", "e.JSONL", "b.jsonl.xz", "c.yml", "d.yml", "Makefile", ".hidden"):
         (tmp_path / name).write_text("text\n")
     (tmp_path / "link").symlink_to(tmp_path.parent, target_is_directory=True)
     told = [problem.what for problem in text_files.left_out([str(tmp_path), str(tmp_path / "a.txt")])]
@@ -254,12 +250,7 @@ class TestWholeOrNotAtAll:
         with pytest.raises(Problems):
             command.build([str(path)], BYTES, prefix)
         assert command.summary_of(prefix) == before
-        assert sorted(p.name for p in prefix.parent.iterdir()) == [
-            "data.bin",
-            "data.checksums.json",
-            "data.idx",
-            "data.json",
-        ]
+        assert sorted(p.name for p in prefix.parent.iterdir()) == FILES
 
     @pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, 0), (signal.SIGKILL, 2)])
     def test_a_killed_build_leaves_nothing_under_the_final_names(self, tmp_path, how, left) -> None:
@@ -276,7 +267,10 @@ class TestWholeOrNotAtAll:
         arguments = [regular, pipe, "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", tmp_path / "out/data"]
         process = subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
         try:
-            self.wait_for(lambda: any((tmp_path / "out").glob(".data.bin.*.part")))
+            end = time.monotonic() + 200
+            while not any((tmp_path / "out").glob(".data.bin.*.part")):
+                assert time.monotonic() < end
+                time.sleep(0.02)
             process.send_signal(how)
             process.wait(timeout=200)
         finally:
@@ -285,18 +279,7 @@ class TestWholeOrNotAtAll:
         names = [p.name for p in (tmp_path / "out").iterdir()]
         assert len(names) == left and all(name.endswith((".part", ".lock")) for name in names)
         assert command.main([str(regular), *map(str, arguments[2:])]) == 0
-        assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-            "data.bin",
-            "data.checksums.json",
-            "data.idx",
-            "data.json",
-        ]
-
-    def wait_for(self, condition) -> None:
-        end = time.monotonic() + 200
-        while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        assert sorted(p.name for p in (tmp_path / "out").iterdir()) == FILES
 
     def test_a_dead_worker_is_an_error_not_a_wait(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(parallel, "_work", leave)
@@ -315,8 +298,6 @@ with locked(Path(sys.argv[1])):
 
 
 class TestTwoCommandsAtOnce:
-    WORDS = ("x.txt", "--tokenizer-type=ByteLevelTokenizer", "--output-prefix=data")
-
     @pytest.fixture
     def other(self, tmp_path, monkeypatch):
         """Another process that writes `data`."""
@@ -333,9 +314,9 @@ class TestTwoCommandsAtOnce:
     @pytest.mark.parametrize(
         ("main", "words"),
         [
-            (command.main, WORDS),
-            (chat_command.main, ("x.jsonl", *WORDS[1:])),
-            (token_file_commands.main, ("--merge", "a", WORDS[-1])),
+            (command.main, ("x.txt", *TO_DATA)),
+            (chat_command.main, ("x.jsonl", *TO_DATA)),
+            (token_file_commands.main, ("--merge", "a", TO_DATA[-1])),
         ],
     )
     def test_the_second_one_is_refused(self, other, capsys, main, words) -> None:
@@ -343,12 +324,12 @@ class TestTwoCommandsAtOnce:
         shown = capsys.readouterr().err.replace(f"{other.pid} on {os.uname().nodename}", "PID on HOST")
         pinned(re.sub(r"since .{19} and was last active [0-9]+ s", "since TIME and was last active 0 s", shown))
         assert sorted(path.name for path in Path().glob("*data*")) == ["data.lock"]
-        assert command.main([*self.WORDS[:-1], "--output-prefix=other"]) == 0
+        assert command.main(["x.txt", TO_DATA[0], "--output-prefix=other"]) == 0
 
     def test_a_killed_one_is_not_in_the_way(self, other) -> None:
         other.kill()
         other.wait()
-        assert Path("data.lock").exists() and command.main([*self.WORDS]) == 0
+        assert Path("data.lock").exists() and command.main(["x.txt", *TO_DATA]) == 0
         assert indexed.exists(Path("data")) and not Path("data.lock").exists()
 
     def test_a_run_that_tokenises_text_waits_for_the_files(self, other, capsys, monkeypatch) -> None:
@@ -357,7 +338,7 @@ class TestTwoCommandsAtOnce:
             other.communicate("")
 
         monkeypatch.setattr("neoxargs.data.in_use.time", Mock(sleep=finish))
-        assert command.main([*self.WORDS, "--if-missing"]) == 0
+        assert command.main(["x.txt", *TO_DATA, "--if-missing"]) == 0
         shown = capsys.readouterr()
         assert shown.err.startswith("waiting: --output-prefix (data) is in use: ")
         assert shown.out.startswith("data is up to date: ")
@@ -482,11 +463,8 @@ class TestProblems:
         cut = {"c.jsonl.zst": whole[:-20], "d.jsonl.gz": gzip.compress(lines(DOCUMENTS))[:-20]}
         for name, content in {"a.jsonl.zst": b"text", "b.jsonl.gz": b"text", **cut}.items():
             (self.folder / name).write_bytes(content)
-        assert "d.jsonl.gz cannot be decompressed: " in self.what(self.folder / "d.jsonl.gz")
-        assert "a.jsonl.zst cannot be decompressed: " in self.what(self.folder / "a.jsonl.zst")
-        assert "b.jsonl.gz cannot be decompressed: " in self.what(self.folder / "b.jsonl.gz")
-        told = self.what(self.folder / "c.jsonl.zst")
-        pinned(told)
+            assert f"{name} cannot be decompressed: " in self.what(self.folder / name)
+        pinned(self.what(self.folder / "c.jsonl.zst"))
 
     def test_only_empty_documents(self) -> None:
         (self.folder / "x.txt").write_text("")
@@ -499,32 +477,28 @@ class TestProblems:
 
 
 class TestCommandLine:
-    def test_report(self, tmp_path, capsys) -> None:
-        (tmp_path / "x.txt").write_text("aabb")
-        prefix = str(tmp_path / "data")
-        assert (
-            command.main([str(tmp_path / "x.txt"), "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix])
-            == 0
-        )
+    def test_report(self, tmp_path, capsys, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("x.txt").write_text("aabb")
+        assert command.main(["x.txt", *TO_DATA]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "documents  1 in 1 sequences"
         pinned(lines[1])
         pinned(lines[2])
         pinned(lines[3])
-        assert lines[-1] == f"to use it  data_path: {prefix}"
+        assert lines[-1].split("  ") == ["to use it", "data_path: data"]
 
-    def test_if_missing(self, tmp_path, capsys) -> None:
-        (tmp_path / "x.txt").write_text("aabb")
-        prefix = str(tmp_path / "data")
-        arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
-        up_to_date = f"{prefix} is up to date: 5 tokens, from the same text with the same tokenizer"
+    def test_if_missing(self, tmp_path, capsys, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("x.txt").write_text("aabb")
+        up_to_date = "data is up to date: 5 tokens, from the same text with the same tokenizer"
         for first_line in ("documents  1 in 1 sequences", up_to_date):
-            assert command.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
+            assert command.main([*TO_DATA, "--if-missing", "--text-path", "x.txt"]) == 0
             assert capsys.readouterr().out.splitlines()[0] == first_line
 
-    def test_problems_are_printed_and_the_exit_code_is_1(self, tmp_path, capsys) -> None:
-        arguments = ["--text-path", "absent", "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", "x"]
-        assert command.main(arguments) == 1
+    def test_problems_are_printed_and_the_exit_code_is_1(self, tmp_path, capsys, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert command.main(["--text-path", "absent", *TO_DATA]) == 1
         assert capsys.readouterr().err.startswith("error: absent does not exist")
 
     @pytest.mark.parametrize(
@@ -532,21 +506,13 @@ class TestCommandLine:
     )
     def test_options_that_cannot_be_meant(self, tmp_path, capsys, option, hint) -> None:
         (tmp_path / "x.txt").write_text("a")
-        arguments = [str(tmp_path / "x.txt"), "--tokenizer-type=ByteLevelTokenizer", "--output-prefix", "x", option]
-        assert command.main(arguments) == 1
+        assert command.main([str(tmp_path / "x.txt"), *TO_DATA, option]) == 1
         problem = capsys.readouterr().err
         assert "[data-option-invalid]" in problem and hint in problem
 
     def test_output_that_nobody_reads(self, tmp_path) -> None:
         (tmp_path / "x.txt").write_text("a")
-        words = [
-            sys.executable,
-            "-m",
-            command.__name__,
-            "x.txt",
-            "--tokenizer-type=ByteLevelTokenizer",
-            "--output-prefix=x",
-        ]
+        words = [sys.executable, "-m", command.__name__, "x.txt", *TO_DATA]
         reading, writing = os.pipe()
         os.close(reading)
         done = subprocess.run(words, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)

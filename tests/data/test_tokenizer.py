@@ -4,11 +4,12 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models
 
 from neoxargs.base.problems import render
 from neoxargs.data.tokenizer import BUILDERS, build_tokenizer
 from neoxargs.facts.vocab import vocabulary_size
+from tests.support.chat import tokenizer_json
 from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
@@ -24,14 +25,7 @@ def options(tokenizer_type, vocab_file=None, merge_file=None):
 def gpt2(tmp_path_factory):
     """A folder with a small byte pair vocabulary in each of the usual file formats."""
     folder = tmp_path_factory.mktemp("gpt2")
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    inner.train_from_iterator(["hello there world return", "other words there"] * 9, trainer)
+    inner = Tokenizer.from_str(tokenizer_json("gpt2"))
     inner.save(str(folder / "tokenizer.json"))
     inner.model.save(str(folder))
     return folder

@@ -14,7 +14,8 @@ from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 from deepspeed.runtime.zenflow.zenflow_config import ZenFlowConfig
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from tests.support.deepspeed_spy import MODELS, TESTED, Spy, nested, read, spied, version_note
+from neoxargs.targets.nesting import nested
+from tests.support.deepspeed_spy import MODELS, TESTED, Spy, read, spied, version_note
 
 #: Keys that DeepSpeed asks for and that are no parameters.
 NOT_PARAMETERS = {
@@ -97,7 +98,7 @@ def with_default() -> list[Parameter]:
 
 
 def test_all_defaults_together_are_accepted() -> None:
-    values = [(p.name, p.default) for p in with_default()]
+    values = {p.name: p.default for p in with_default()}
     assert len(values) > 300
     read(nested(values))
 
@@ -109,7 +110,7 @@ def test_each_default_is_accepted_alone(parameter: Parameter) -> None:
     above = [".".join(name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
     groups = [group for section in above if (group := REGISTRY.sections[section])]
     always = [group.parameters[attribute] for group in groups for attribute in group.always_sent]
-    read(nested([*((p.name, p.default) for p in always), (name, parameter.default)]))
+    read(nested({p.name: p.default for p in always} | {name: parameter.default}))
 
 
 def test_what_deepspeed_refuses_is_never_sent() -> None:
@@ -125,7 +126,7 @@ def test_what_a_retired_key_becomes_is_what_deepspeed_makes_of_it(name: str) -> 
     parameter = REGISTRY.parameters[f"zero_optimization.{name}"]
     assert parameter.replaced_by is not None
     old = read({"zero_optimization": {name: True}}).zero_config
-    new = read(nested(parameter.replaced_by[True].items())).zero_config
+    new = read(nested(parameter.replaced_by[True])).zero_config
     assert old.offload_param == new.offload_param
     assert old.offload_optimizer == new.offload_optimizer
     assert parameter.replaced_by[False] == {}
@@ -137,7 +138,7 @@ def test_deepspeed_too_knows_the_retired_spelling_of_a_section(old: str) -> None
     assert group is not None
     parameter = next(p for p in group.parameters.values() if isinstance(p.default, bool | int))
     value = not parameter.default if isinstance(parameter.default, bool) else parameter.default + 1
-    found = [read(nested([(f"{section}.{parameter.attribute}", value)])) for section in (old, group.section)]
+    found = [read(nested({f"{section}.{parameter.attribute}": value})) for section in (old, group.section)]
     assert found[0].bfloat16_config == found[1].bfloat16_config
     assert found[0].tensor_parallel_config == found[1].tensor_parallel_config
     assert REGISTRY.find(f"{old}.{parameter.attribute}") is parameter

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from neoxargs.data.chat import command
+
 IGNORED = -100
 Message = dict[str, Any]
 
@@ -54,6 +56,12 @@ CHATS: list[list[Message]] = [
      {"role": "assistant", "content": "Poland 🇵🇱"}],
     [{"role": "user", "content": "def f(x):\n    return x"},
      {"role": "assistant", "content": "It returns its argument.\n"}, {"role": "user", "content": "Thanks <|im_end|>"}],
+]  # fmt: skip
+
+
+THINKING: list[Message] = [
+    {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4 ", "reasoning_content": "Easy."},
+    {"role": "user", "content": "3 + 3?"}, {"role": "assistant", "content": "6", "reasoning_content": "Also easy."},
 ]  # fmt: skip
 
 
@@ -180,6 +188,12 @@ def read_tokens(prefix: Path) -> list[list[int]]:
     tokens = np.fromfile(f"{prefix}.bin", np.int32)
     assert len(tokens) == lengths.sum()
     return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if count else []
+
+
+def tokenised(prefix: Path, *words: object) -> list[tuple[list[int], list[int]]]:
+    """Run `deepy data --chat`; return tokens and labels of each conversation."""
+    assert command.main(["--chat", *map(str, words), "--output-prefix", str(prefix)]) == 0
+    return read_pair(prefix)
 
 
 def read_pair(prefix: Path) -> list[tuple[list[int], list[int]]]:

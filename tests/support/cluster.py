@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.ports import free_port
-from tests.support.processes import TINY, write_tokens
+from tests.support.processes import TINY, wait_until, write_tokens
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 #: Runs a command in a namespace of processes with a host name of its own; all of them end with it.
@@ -251,13 +250,6 @@ def fill_disk(disk: Path) -> None:
     with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60, often: float = 0.05) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(often)
 
 
 def _wait_or_skip(condition: Callable[[], Any], what: str, log: Path) -> None:

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import logging
 import re
-from collections.abc import Iterable
 from enum import Enum
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -85,18 +84,6 @@ def version_note() -> str:
     if deepspeed.__version__ == TESTED:
         return ""
     return f" (the registry records deepspeed {TESTED}, installed is {deepspeed.__version__}: update both)"
-
-
-def nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return {"a": {"b": 1}} for [("a.b", 1)]."""
-    tree: dict[str, Any] = {}
-    for name, value in values:
-        *sections, leaf = name.split(".")
-        below = tree
-        for section in sections:
-            below = below.setdefault(section, {})
-        below[leaf] = value
-    return tree
 
 
 class Spy(dict[str, Any]):

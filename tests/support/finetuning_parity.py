@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,22 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.base.request import Request
-from neoxargs.convert.huggingface import importing
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.token_files import index
-from neoxargs.runs.run_spec import resolve_run
-from neoxargs.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.train.batches.datasets import build_datasets
-from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
-from neoxargs.train.checkpoint.save_load import Checkpoints
-from neoxargs.train.checkpoint.slices import with_rows
 from neoxargs.train.deepspeed.weight_names import named_weights
-from neoxargs.train.engine import build as engine
-from neoxargs.train.parallel.layers import rank_slice, shards_of, unsharded_shape
 from neoxargs.train.process import mesh, setup
 from tests.support.finetuning import IGNORED, drawn, labelled, pair
-from tests.support.huggingface import MODELS, SEQ, Case, imported, made
+from tests.support.huggingface import MODELS, SEQ, Case, descent, imported, in_our_form, made, own_shard
+from tests.support.loaded_engine import loaded_run
 
 #: Plain Llama, without scaled positions: a document's positions count from its start.
 MODEL = "Llama"
@@ -50,11 +40,10 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {
     "`unpacked`, `loss_average: tokens`": ({"pack_impl": "unpacked", "loss_average": "tokens"}, False),
     "`best_fit`, `loss_average: tokens`": ({"pack_impl": "best_fit", "loss_average": "tokens"}, True),
 }
-OPTIONS = {
-    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
-    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_micro_batch_size_per_gpu": MICRO_BATCH,
-    "train_batch_size": BATCH, "train_iters": STEPS, "eval_iters": 0, "num_workers": 0, "seed": 3,
-}  # fmt: skip
+OPTIONS = descent(
+    RATE, train_micro_batch_size_per_gpu=MICRO_BATCH, train_batch_size=BATCH, train_iters=STEPS, eval_iters=0,
+    num_workers=0, seed=3,
+)  # fmt: skip
 
 
 class Answer(NamedTuple):
@@ -81,11 +70,10 @@ def prepared(folder: Path) -> Any:
     return model
 
 
-def overrides(folder: Path, more: dict[str, Any]) -> list[str]:
+def settings_of(folder: Path, more: dict[str, Any]) -> dict[str, Any]:
     paths = {f"{split}_data_paths": folder / "text" for split in ("train", "valid", "test")}
     paths |= {f"{split}_label_data_paths": folder / "labels" for split in ("train", "valid", "test")}
-    values = {**OPTIONS, **paths, **more, "run_dir": folder / "run"}
-    return ["data_path=null", "text_path=null", *(f"{key}={value}" for key, value in values.items())]
+    return {"data_path": "null", "text_path": "null", **OPTIONS, **paths, **more, "run_dir": folder / "run"}
 
 
 class Sample(NamedTuple):
@@ -97,12 +85,6 @@ class Sample(NamedTuple):
 
 def answer(model: Any, rows: Sequence[Sample], separate: bool, by_token: bool, source: Path) -> Answer:
     """Train transformers' model on rows in order. separate: each document of a row alone."""
-    read = importing.Import(source)
-
-    def weights() -> dict[str, Tensor]:
-        found = {read._name_in_family(key): value.detach().clone() for key, value in model.state_dict().items()}
-        return {piece.ours: piece.form.to_ours([found[k] for k in piece.theirs], read.sizes) for piece in read.pieces}
-
     losses = []
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     for start in range(0, STEPS * BATCH, BATCH):
@@ -115,7 +97,7 @@ def answer(model: Any, rows: Sequence[Sample], separate: bool, by_token: bool, s
         mean.backward()
         optimizer.step()
         losses.append(float(mean.detach()))
-    return Answer(losses, weights())
+    return Answer(losses, in_our_form(source, model.state_dict()))
 
 
 def trained(row: Sample) -> int:
@@ -187,26 +169,14 @@ def on_layout(folder: str, name: str, layout: str, theirs: Answer) -> Difference
     """Train on this rank of a layout and compare."""
     process = setup.start("gloo", seed=1)
     root, (settings, _) = Path(folder), CASES[name]
-    sets = overrides(root, {**settings, **LAYOUTS[layout], "load": root / "ours"})
-    world = torch.distributed.get_world_size()
-    config = resolve_run(Request([str(root / "ours" / "model.yml")], sets, gpus=world), os.environ).config
-    arguments = parse_rank_arguments(script_arguments(config))
-    config = arguments.config
-    here, tokenizer = mesh.build_mesh(config), build_tokenizer(config.tokenizer)
-    data = build_datasets(config, tokenizer, here)
-    built = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
-    Checkpoints(config, built.deepspeed, process).load()
-    batches = data.train(0)
-    losses = [built.train_step(batches).loss for _ in range(STEPS)]
+    sets = settings_of(root, {**settings, **LAYOUTS[layout], "load": root / "ours"})
+    run = loaded_run(root / "ours" / "model.yml", sets, process)
+    batches = build_datasets(run.config, build_tokenizer(run.config.tokenizer), run.mesh).train(0)
+    losses = [run.built.train_step(batches).loss for _ in range(STEPS)]
     off = max(abs(ours - other) for ours, other in zip(losses, theirs.losses, strict=True))
-    weights = max(_off(key, weight, theirs) for key, weight in named_weights(built.deepspeed.module).items())
+    weights = max(
+        float((weight.detach() - own_shard(key, weight, theirs.after[key])).abs().max())
+        for key, weight in named_weights(run.built.deepspeed.module).items()
+    )
     mesh.destroy_groups()
     return Difference(off, weights)
-
-
-def _off(key: str, weight: torch.nn.Parameter, theirs: Answer) -> float:
-    full = theirs.after[key]
-    if key in VOCABULARY_WEIGHTS:
-        full = with_rows(full, unsharded_shape(weight)[0])
-    own = reduce(rank_slice, shards_of(weight), full)
-    return float((weight.detach() - own).abs().max())

@@ -40,7 +40,8 @@ class Row(NamedTuple):
 def expected(folder: Path, model: Any, name: str) -> parity.Answer:
     """Return transformers' answer for the samples that a run on one process reads."""
     settings, separate = parity.CASES[name]
-    config = resolve([folder / "ours" / "model.yml"], parity.overrides(folder, settings), gpus=1)
+    overrides = [f"{key}={value}" for key, value in parity.settings_of(folder, settings).items()]
+    config = resolve([folder / "ours" / "model.yml"], overrides, gpus=1)
     batches = build_datasets(config, build_tokenizer(config.tokenizer), Mesh()).train(0)
     assert batches is not None
     rows = parity.rows_of(batches, folder, name)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from neoxargs.config.config import Config
 from neoxargs.convert.huggingface import importing, tokens
+from neoxargs.convert.huggingface.safetensors import Reader
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
@@ -29,7 +31,7 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights, rank_slice, shards_of, unsharded_shape
 from neoxargs.train.process import setup
 from neoxargs.train.process.mesh import Mesh
-from tests.support.loaded_engine import loaded_run
+from tests.support.loaded_engine import Loaded, loaded_run
 from tests.support.small_gpt import randomised
 
 CPU = torch.device("cpu")
@@ -45,14 +47,15 @@ GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 4, "tie_
 
 
 class Case(NamedTuple):
-    """A model: its class in transformers without `ForCausalLM`, and what it has besides SIZES."""
+    """A model: its class in transformers without `ForCausalLM`, and what it has besides SIZES, or others."""
 
     family: str
     values: dict[str, Any]
+    sizes: dict[str, Any] = SIZES
 
     @property
     def architecture(self) -> str:
-        return f"{self.family}ForCausalLM"
+        return "GPT2LMHeadModel" if self.family == "GPT2" else f"{self.family}ForCausalLM"
 
 
 def _rope(kind: str, **settings: Any) -> dict[str, Any]:
@@ -94,6 +97,21 @@ MODELS: dict[str, Case] = {
         },
     }),
 }  # fmt: skip
+OLDER_SIZES = {key: value for key, value in SIZES.items() if key not in ("num_key_value_heads", "rms_norm_eps")}
+GPT2_SIZES = {
+    "vocab_size": 257, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": SEQ, "bos_token_id": END,
+    "eos_token_id": END, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 500.0}
+#: Models without a row in docs/huggingface.md.
+MORE_MODELS: dict[str, Case] = {
+    "GPT-NeoX": Case("GPTNeoX", {"rope_parameters": {**PLAIN_ROPE, "partial_rotary_factor": 0.25}}, OLDER_SIZES),
+    "GPT-NeoX, in turn": Case("GPTNeoX", {"use_parallel_residual": False}, OLDER_SIZES),
+    "GPT-2": Case("GPT2", {"tie_word_embeddings": True}, GPT2_SIZES),
+    "GPT-2, untied": Case("GPT2", {"tie_word_embeddings": False, "activation_function": "gelu"}, GPT2_SIZES),
+    "Llama, biases": Case("Llama", {"attention_bias": True, "mlp_bias": True, "rope_parameters": PLAIN_ROPE}),
+    "Mistral": Case("Mistral", {"sliding_window": 4, "head_dim": 12}),
+}  # fmt: skip
 #: Prompts of 0 to 19 bytes.
 PROMPTS = [("to be or not to be: " * 2)[start : 2 * start + 1] for start in range(20)]
 
@@ -117,10 +135,10 @@ def made(name: str) -> Any:
     """Return transformers' model with random weights."""
     import transformers
 
-    case = MODELS[name]
+    case = (MORE_MODELS | MODELS)[name]
     kind = f"{case.family}{'Text' if case.family == 'Gemma3' else ''}Config"
     torch.manual_seed(3)
-    config = getattr(transformers, kind)(**SIZES | case.values)
+    config = getattr(transformers, kind)(**case.sizes | case.values)
     # Gemma's fused kernel does not bound scores.
     config._attn_implementation = "eager"
     model: Any = randomised(getattr(transformers, case.architecture)(config)).eval()
@@ -182,6 +200,22 @@ def imported(folder: Path, model: Any) -> Path:
     return folder / "ours"
 
 
+def prepared(folder: Path, names: Iterable[str]) -> None:
+    """Import each model to a folder of its name, with its answer."""
+    for name in names:
+        model = made(name)
+        imported(folder / name, model)
+        torch.save(answer(model)._asdict(), folder / name / "answer.pt")
+
+
+def assert_same_weights(folder: Path, wanted: Path, more: frozenset[str] = frozenset()) -> None:
+    """Assert that two folders have equal tensors of the same names. more: names that only the first may have."""
+    found, others = Reader(folder), Reader(wanted)
+    assert found.where.keys() - others.where.keys() <= more
+    for key in others.where:
+        assert torch.equal(found.read(key), others.read(key)), key
+
+
 def loaded(ours: Path) -> tuple[GPT, Config]:
     """Return our model without an engine, and its configuration."""
     config = resolve([ours / "model.yml"], gpus=1)
@@ -226,7 +260,7 @@ def one_process(folder: Path, name: str) -> Difference:
     logits = float((gpt(ids) - theirs.logits).abs().max())
     gpt(ids, labels).backward()
     gradients: dict[str, Any] = {key: weight.grad for key, weight in gpt.named_parameters() if weight.grad is not None}
-    wanted = expected_gradients(folder / "theirs", theirs)
+    wanted = in_our_form(folder / "theirs", theirs.gradients)
     assert wanted.keys() == gradients.keys()
     worst = max(_relative(gradients[key][: len(full)], full, full) for key, full in wanted.items())
     return Difference(logits, worst, _different(greedy(PlainModel(gpt, gpt, CPU), config, Mesh()), theirs))
@@ -240,43 +274,55 @@ def _relative(found: Tensor, wanted: Tensor, full: Tensor) -> float:
     return float((found - wanted).abs().max() / full.abs().max())
 
 
-def expected_gradients(source: Path, theirs: Answer) -> dict[str, Tensor]:
-    """Return the gradients of transformers' model under our names and in our shapes."""
+def in_our_form(source: Path, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of transformers' model in a folder, such as its gradients, under our names and in our shapes."""
     read = importing.Import(source)
-    by_name: dict[str, Any] = {read._name_in_family(key): gradient for key, gradient in theirs.gradients.items()}
+    by_name = {read._name_in_family(key): tensor for key, tensor in theirs.items()}
     return {piece.ours: piece.form.to_ours([by_name[key] for key in piece.theirs], read.sizes) for piece in read.pieces}
+
+
+def descent(rate: float, **more: Any) -> dict[str, Any]:
+    """Return the settings of plain gradient descent, and more."""
+    return {
+        "optimizer": f"{{type: SGD, params: {{lr: {rate}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
+        "gradient_clipping": 0.0, "weight_decay": 0.0, "train_micro_batch_size_per_gpu": 2, **more,
+    }  # fmt: skip
 
 
 #: Steps of gradient descent with this rate change weights by so much times their gradient, exactly.
 RATE = 16.0
-DESCENT = {
-    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
-    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_micro_batch_size_per_gpu": 2,
-}  # fmt: skip
 
 
-def on_layout(folder: str, theirs: Answer, sizes: dict[str, Any], process: setup.Process) -> Difference:
+def on_layout(folder: Path, sizes: dict[str, Any], process: setup.Process) -> Difference:
     """Compare the imported model on this rank of a layout. Runs in every rank, after `setup.start`."""
-    run = loaded_run(Path(folder, "ours", "model.yml"), {**DESCENT, **sizes, "save": f"{folder}/saved"}, process)
-    ids, labels = batch()
-    logits = run.logits(ids)
+    theirs = Answer(**torch.load(folder / "answer.pt"))
+    run = loaded_run(folder / "ours" / "model.yml", descent(RATE, **sizes, save=folder / "saved"), process)
+    off, texts = forward(run, theirs)
+    return Difference(off, _descended(run.built, in_our_form(folder / "theirs", theirs.gradients)), texts)
+
+
+def forward(run: Loaded, theirs: Answer) -> tuple[float | None, int]:
+    """Return the largest difference of the logits, None on a rank without them, and how many continuations differ."""
+    logits = run.logits(batch()[0])
     off = None if logits is None else float((logits - theirs.logits.flatten(0, 1)).abs().max())
-    texts = _different(greedy(run.model(), run.config, run.mesh), theirs)
-    wanted = expected_gradients(Path(folder, "theirs"), theirs)
-    return Difference(off, _descended(run.built, wanted, ids, labels), texts)
+    return off, _different(greedy(run.model(), run.config, run.mesh), theirs)
 
 
-def _descended(built: Any, wanted: dict[str, Tensor], ids: Tensor, labels: Tensor) -> float:
+def _descended(built: Any, wanted: dict[str, Tensor]) -> float:
     """Take a step of gradient descent; return how far the changes of this rank's weights are from these gradients."""
     built.deepspeed.train()
     weights = named_weights(built.deepspeed.module)
     before = {key: weight.detach().clone() for key, weight in weights.items()}
-    built.train_step(itertools.repeat(MicroBatch(ids, labels)) if built.reads_data else None)
+    built.train_step(itertools.repeat(MicroBatch(*batch())) if built.reads_data else None)
     worst = 0.0
     for key, weight in weights.items():
-        full = wanted[key]
-        if key in VOCABULARY_WEIGHTS:
-            full = with_rows(full, unsharded_shape(weight)[0])
-        own = reduce(rank_slice, shards_of(weight), full)
-        worst = max(worst, _relative((before[key] - weight.detach()) / RATE, own, full))
+        own = own_shard(key, weight, wanted[key])
+        worst = max(worst, _relative((before[key] - weight.detach()) / RATE, own, wanted[key]))
     return worst
+
+
+def own_shard(key: str, weight: nn.Parameter, full: Tensor) -> Tensor:
+    """Return this rank's shard of a full tensor, with the rows that pad a vocabulary."""
+    if key in VOCABULARY_WEIGHTS:
+        full = with_rows(full, unsharded_shape(weight)[0])
+    return reduce(rank_slice, shards_of(weight), full)

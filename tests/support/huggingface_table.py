@@ -8,23 +8,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from neoxargs.train.process import mesh, setup
-from tests.support.huggingface import (
-    MODELS,
-    PROMPTS,
-    Answer,
-    Difference,
-    answer,
-    imported,
-    made,
-    on_layout,
-    one_process,
-)
+from tests.support.huggingface import MODELS, PROMPTS, Difference, on_layout, one_process, prepared
 from tests.support.paths import DOCS
 from tests.support.ranks import run_ranks
 
@@ -33,24 +22,20 @@ LAYOUTS: dict[str, dict[str, Any]] = {"tp2": {"model_parallel_size": 2}, "pp2": 
 START, END = "<!-- parity: written by python -m tests.support.huggingface_table -->\n", "<!-- end of parity -->"
 
 
-def on_ranks(root: str) -> dict[str, Difference]:
+def on_ranks(root: Path, names: list[str]) -> dict[str, Difference]:
     """Return the differences of every model on every layout, on this rank."""
     process, found = setup.start("gloo", seed=1), {}
-    for name in MODELS:
-        theirs = Answer(**torch.load(f"{root}/{name}/answer.pt"))
+    for name in names:
         for layout, sizes in LAYOUTS.items():
-            found[f"{name}, {layout}"] = on_layout(f"{root}/{name}", theirs, sizes, process)
+            found[f"{name}, {layout}"] = on_layout(root / name, sizes, process)
             mesh.destroy_groups()
     return found
 
 
-def two_ranks(folder: Path) -> list[dict[str, Difference]]:
+def two_ranks(folder: Path, names: Iterable[str] = MODELS) -> list[dict[str, Difference]]:
     """Return what `on_ranks` returns, of each of two ranks."""
-    for name in MODELS:
-        model = made(name)
-        imported(folder / name, model)
-        torch.save(answer(model)._asdict(), folder / name / "answer.pt")
-    return run_ranks(on_ranks, 2, str(folder), timeout=800)
+    prepared(folder, names)
+    return run_ranks(on_ranks, 2, folder, list(names), timeout=800)
 
 
 def table(folder: Path) -> str:

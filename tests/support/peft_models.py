@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +17,12 @@ from neoxargs.convert.huggingface.adapters import PeftFolder
 from neoxargs.convert.huggingface.exporting import choose_family, sizes_of
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.micro_batch import MicroBatch
-from neoxargs.train.parallel.layers import rank_slice, shards_of
 from neoxargs.train.process import mesh, setup
-from tests.support.huggingface import END, SEQ, SIZES, imported, made
+from tests.support.huggingface import SEQ, descent, imported, made, own_shard
 from tests.support.loaded_engine import loaded_run
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import randomised
 
 RANK, ALPHA, STEPS = 3, 5, 3
-NARROW: dict[str, Any] = {
-    key: SIZES[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
-}
 
 
 class Case(NamedTuple):
@@ -48,30 +42,6 @@ CASES = {
 }
 
 
-def base_model(name: str) -> Any:
-    """Return a model of transformers with random weights."""
-    import transformers
-
-    if name not in ("GPT-NeoX", "GPT-2"):
-        return made(name)
-    torch.manual_seed(3)
-    if name == "GPT-2":
-        size: dict[str, Any] = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": SEQ,
-                                "tie_word_embeddings": True}  # fmt: skip
-        dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**NARROW | size | dropout))
-    else:
-        model = transformers.GPTNeoXForCausalLM(
-            transformers.GPTNeoXConfig(
-                **NARROW, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128,
-                max_position_embeddings=SEQ, use_parallel_residual=True, attention_bias=True,
-                attention_dropout=0.0, hidden_dropout=0.0,
-            )
-        )  # fmt: skip
-    model.generation_config.pad_token_id = END
-    return randomised(model).eval()
-
-
 def with_adapters(case: Case) -> Any:
     """Return peft's model with random adapters."""
     import peft
@@ -80,7 +50,7 @@ def with_adapters(case: Case) -> Any:
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, **options)
     with warnings.catch_warnings():  # peft 0.21 calls a function that transformers 5 has deprecated
         warnings.simplefilter("ignore", FutureWarning)
-        model: Any = peft.get_peft_model(base_model(case.model), config)
+        model: Any = peft.get_peft_model(made(case.model), config)
     torch.manual_seed(4)
     with torch.no_grad():
         for weight in trained(model).values():
@@ -104,10 +74,7 @@ def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 #: Of every layout: plain gradient descent, whose first step shows the gradients.
 RATE = 0.1
-TRAINING: dict[str, Any] = {
-    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
-    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
-}  # fmt: skip
+TRAINING = descent(RATE, train_batch_size=4)
 
 
 class Answer(NamedTuple):
@@ -144,7 +111,7 @@ def prepare(folder: Path, case: Case) -> Answer:
     """Import the model to `folder`/ours and its adapters to `folder`/lora; return peft's results."""
     model = with_adapters(case)
     model.save_pretrained(folder / "adapters")
-    imported(folder, base_model(case.model))
+    imported(folder, made(case.model))
     config = str(folder / "ours" / "model.yml")
     arguments = [str(folder / "adapters"), "--config", config, "--to", str(folder / "lora")]
     assert importing.main(arguments) == 0
@@ -211,7 +178,7 @@ def _worst(found: dict[str, Tensor], wanted: dict[str, Tensor], built: Any) -> f
 def _own(name: str, full: Tensor, built: Any) -> Tensor:
     """Return this rank's shard of a full tensor, flat."""
     weight = named_weights(built.deepspeed.module)[name]
-    flat = reduce(rank_slice, shards_of(weight), full).flatten()
+    flat = own_shard(name, weight, full).flatten()
     begin, length = _piece(weight)
     return flat if begin is None else flat[begin : begin + length]
 

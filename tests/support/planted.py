@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neoxargs.processes.exit_at_once import exit_at_once
 from neoxargs.train import local_ranks
@@ -97,11 +96,10 @@ def dropout_in_evaluation() -> None:
 def a_frozen_layer_moves() -> None:
     from neoxargs.train.engine import frozen
 
-    def freeze_all_but(is_trained: Callable[[str], bool], module: nn.Module) -> None:
-        original(lambda name: is_trained(name) or "final_norm" in name, module)
-
     original = frozen.freeze_all_but
-    frozen.freeze_all_but = freeze_all_but
+    frozen.freeze_all_but = lambda is_trained, module: original(
+        lambda name: is_trained(name) or "final_norm" in name, module
+    )
 
 
 def no_sum_over_replicas() -> None:
@@ -168,11 +166,8 @@ def small_faults() -> None:
 def labels_are_the_tokens_themselves() -> None:
     from neoxargs.train.batches import loader
 
-    def collate(samples: Any) -> Any:
-        return original([{**sample, "labels": sample["tokens"].clone()} for sample in samples])
-
     original = loader.collate
-    loader.collate = collate
+    loader.collate = lambda samples: original([{**each, "labels": each["tokens"].clone()} for each in samples])
 
 
 def a_wrong_backward_pass() -> None:
@@ -236,11 +231,7 @@ def router_losses_of_each_shard() -> None:
     from neoxargs.train.model.experts import layer
 
     original = layer.added_losses
-
-    def of_shard(*arguments: Any) -> Any:
-        return original(*arguments[:3])
-
-    layer.added_losses = of_shard
+    layer.added_losses = lambda *arguments: original(*arguments[:3])
 
 
 def expert_statistics_of_each_shard() -> None:
@@ -258,11 +249,7 @@ def experts_balanced_in_each_shard() -> None:
     from neoxargs.train.model.experts import layer
 
     original = layer.choose
-
-    def of_shard(*arguments: Any) -> Any:
-        return original(*arguments[:3])
-
-    layer.choose = of_shard
+    layer.choose = lambda *arguments: original(*arguments[:3])
 
 
 def capacity_of_each_shard() -> None:
@@ -349,10 +336,7 @@ def no_state_of_the_chunk_before() -> None:
 def no_inputs_of_the_chunk_before() -> None:
     from neoxargs.train.model.blocks import mamba, rwkv
 
-    def none(x: Tensor, count: int, own: Any) -> Tensor:
-        return x.new_zeros(len(x), count, *x.shape[2:])
-
-    mamba.inputs_before = rwkv.inputs_before = none
+    mamba.inputs_before = rwkv.inputs_before = lambda x, count, own: x.new_zeros(len(x), count, *x.shape[2:])
 
 
 def no_gradient_of_the_state_before() -> None:

@@ -31,14 +31,19 @@ def _with_value(match: re.Match[str], value: str) -> str:
     return f"{match[1]}{match[2]}{match[3]}{match[2]}{match[4]}{value}{match[6]}"
 
 
-def letter_left_out(text: str, chance: Random) -> str | None:
-    at = chance.random()
-    return _in_line(text, chance, lambda m: _with_key(m, m[3][: (i := int(at * len(m[3])))] + m[3][i + 1 :]), "")
+def in_line(change: Callable[[re.Match[str]], str | None], wanted: str = "") -> Plant:
+    """Change a random line whose value matches."""
+    return lambda text, chance: _in_line(text, chance, change, wanted)
 
 
-def letter_twice(text: str, chance: Random) -> str | None:
-    at = chance.random()
-    return _in_line(text, chance, lambda m: _with_key(m, m[3][: (i := int(at * len(m[3])))] + m[3][i] + m[3][i:]))
+def at_letter(change: Callable[[str, int], str]) -> Plant:
+    """Change the key of a random line at a random letter."""
+
+    def plant(text: str, chance: Random) -> str | None:
+        at = chance.random()
+        return _in_line(text, chance, lambda m: _with_key(m, change(m[3], int(at * len(m[3])))))
+
+    return plant
 
 
 def letters_swapped(text: str, chance: Random) -> str | None:
@@ -50,74 +55,6 @@ def letters_swapped(text: str, chance: Random) -> str | None:
         return _with_key(m, new) if new != key and new[0].isalpha() else None
 
     return _in_line(text, chance, swapped)
-
-
-def capital(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_key(m, m[3].title()))
-
-
-def underscore_left_out(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_key(m, m[3].replace("_", "", 1)) if "_" in m[3] else None)
-
-
-def flag(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: None if m[1] or m[2] else f"--{m[3]} {m[5]}{m[6]}")
-
-
-def equals_sign(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: None if m[1] or m[2] else f"{m[3]} = {m[5]}{m[6]}")
-
-
-def no_space(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: None if m[2] else f"{m[1]}{m[3]}:{m[5]}{m[6]}")
-
-
-def foreign_space(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: None if m[2] else f"{m[1]}{m[3]}:\u00a0{m[5]}{m[6]}")
-
-
-def foreign_comment(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: f"{m[1]}// a note\n{m[0]}")
-
-
-def tab(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: "\t" + m[0].lstrip() if m[1] and not m[2] else None)
-
-
-def one_space_more(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: None if m[2] else " " + m[0])
-
-
-def truth_as_number(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_value(m, str(int(m[5] == "true"))), "true|false")
-
-
-def truth_misspelt(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_value(m, {"true": "ture", "false": "flase"}[m[5]]), "true|false")
-
-
-def choice_misspelt(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_value(m, m[5][:-1] + m[5][-1] * 2), "[a-z]{4,}")
-
-
-def comma(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: None if m[2] else _with_value(m, f"{m[5]},"))
-
-
-def thousands(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_value(m, f"{int(m[5]):,}"), r"\d{4,}")
-
-
-def brackets(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: _with_value(m, f"[{m[5]}]"), r"\d+")
-
-
-def twice(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: f"{m[0]}\n{m[0]}" if not m[2] or "," in m[6] else None)
-
-
-def comma_left_out(text: str, chance: Random) -> str | None:
-    return _in_line(text, chance, lambda m: m[0].replace(m[6], m[6][1:]) if m[2] and m[6].startswith(",") else None)
 
 
 def dotted(text: str, chance: Random) -> str | None:
@@ -155,8 +92,29 @@ def _shuffled(pattern: re.Pattern[str], text: str, chance: Random) -> list[re.Ma
     return found
 
 
-PLANTS: tuple[Plant, ...] = (
-    letter_left_out, letter_twice, letters_swapped, capital, underscore_left_out, flag, equals_sign, no_space,
-    foreign_space, foreign_comment, tab, one_space_more, truth_as_number, truth_misspelt, choice_misspelt, comma,
-    thousands, brackets, twice, comma_left_out, dotted, outdented, moved,
-)  # fmt: skip
+#: By name, to be planted in turn.
+PLANTS: dict[str, Plant] = {
+    "letter left out": at_letter(lambda key, i: key[:i] + key[i + 1 :]),
+    "letter twice": at_letter(lambda key, i: key[: i + 1] + key[i:]),
+    "letters swapped": letters_swapped,
+    "capital": in_line(lambda m: _with_key(m, m[3].title())),
+    "underscore left out": in_line(lambda m: _with_key(m, m[3].replace("_", "", 1)) if "_" in m[3] else None),
+    "flag": in_line(lambda m: None if m[1] or m[2] else f"--{m[3]} {m[5]}{m[6]}"),
+    "equals sign": in_line(lambda m: None if m[1] or m[2] else f"{m[3]} = {m[5]}{m[6]}"),
+    "no space": in_line(lambda m: None if m[2] else f"{m[1]}{m[3]}:{m[5]}{m[6]}"),
+    "foreign space": in_line(lambda m: None if m[2] else f"{m[1]}{m[3]}:\u00a0{m[5]}{m[6]}"),
+    "foreign comment": in_line(lambda m: f"{m[1]}// a note\n{m[0]}"),
+    "tab": in_line(lambda m: "\t" + m[0].lstrip() if m[1] and not m[2] else None),
+    "one space more": in_line(lambda m: None if m[2] else " " + m[0]),
+    "truth as number": in_line(lambda m: _with_value(m, str(int(m[5] == "true"))), "true|false"),
+    "truth misspelt": in_line(lambda m: _with_value(m, {"true": "ture", "false": "flase"}[m[5]]), "true|false"),
+    "choice misspelt": in_line(lambda m: _with_value(m, m[5][:-1] + m[5][-1] * 2), "[a-z]{4,}"),
+    "comma": in_line(lambda m: None if m[2] else _with_value(m, f"{m[5]},")),
+    "thousands": in_line(lambda m: _with_value(m, f"{int(m[5]):,}"), r"\d{4,}"),
+    "brackets": in_line(lambda m: _with_value(m, f"[{m[5]}]"), r"\d+"),
+    "twice": in_line(lambda m: f"{m[0]}\n{m[0]}" if not m[2] or "," in m[6] else None),
+    "comma left out": in_line(lambda m: m[0].replace(m[6], m[6][1:]) if m[2] and m[6].startswith(",") else None),
+    "dotted": dotted,
+    "outdented": outdented,
+    "moved": moved,
+}

@@ -13,7 +13,7 @@ from neoxargs.config.config import Config
 from neoxargs.files import metrics as run_metrics
 from neoxargs.resolve import resolve
 from tests.support.frozen_runs import losses, saved, trained
-from tests.support.huggingface import MODELS, Case, imported, made
+from tests.support.huggingface import MODELS, Case, descent, imported, made
 from tests.support.paths import NEOX_HEAD
 from tests.support.preference import RATE
 from tests.support.ranks import run_ranks
@@ -30,11 +30,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "cp2, ring": {"context_parallel_size": 2, "context_parallel_style": "ring"},
     "ZeRO-3": {"zero_optimization.stage": 3},
 }
-DESCENT = {
-    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
-    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_batch_size": PAIRS, "train_micro_batch_size_per_gpu": 2,
-    "train_iters": 3, "eval_iters": 1, "finetune": "true",
-}  # fmt: skip
+DESCENT = descent(RATE, train_batch_size=PAIRS, train_iters=3, eval_iters=1, finetune="true")
 #: GPT-NeoX's own configurations, made small.
 SCALED = [
     "num_layers=2", "hidden_size=64", "num_attention_heads=4", "seq_length=16", "max_position_embeddings=16",

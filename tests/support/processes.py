@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -152,18 +152,19 @@ def step_rows(folder: Path) -> list[dict[str, Any]]:
     return [row for row in run_metrics.read(folder / "out" / run_metrics.FILE) if row["event"] == "step"]
 
 
-def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
-    end = time.monotonic() + timeout
-    while not any(row["step"] >= step for row in step_rows(folder)):
-        assert time.monotonic() < end, f"no step {step} within {timeout} s"
-        time.sleep(0.01)
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60, often: float = 0.05) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(often)
 
 
-def wait_for_end(processes: list[int], timeout: float = 60) -> None:
-    end = time.monotonic() + timeout
-    while any(map(is_running, processes)):
-        assert time.monotonic() < end, f"still running after {timeout} s: {processes}"
-        time.sleep(0.01)
+def wait_for_step(folder: Path, step: int) -> None:
+    wait_until(lambda: any(row["step"] >= step for row in step_rows(folder)), f"step {step}", 120, often=0.01)
+
+
+def wait_for_end(processes: list[int]) -> None:
+    wait_until(lambda: not any(map(is_running, processes)), f"the processes {processes} have ended", often=0.01)
 
 
 def write_tokens(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe, mup, 
 from neoxargs.registry.model import Fusion, Init
 from neoxargs.resolve.effects.unread import unread_by_run
 from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.targets.nesting import nested
 
 Values = Mapping[str, Any]
 
@@ -67,6 +68,11 @@ class Weights(NamedTuple):
     form: Form = SAME
     kinds: tuple[str, ...] = ("weight", "bias")
     """The tensors of the module. All but the first may be missing."""
+
+
+def same_names(*modules: str) -> tuple[Weights, ...]:
+    """Return modules of a layer that have the same names on both sides."""
+    return tuple(Weights(f"layers.{{}}.{name}", (f"layers.{{}}.{name}",)) for name in modules)
 
 
 class Piece(NamedTuple):
@@ -125,14 +131,8 @@ class Family:
 
     def config_keys(self, config: Config) -> dict[str, Any]:
         """Return the keys of config.json that describe the model."""
-        keys: dict[str, Any] = {}
-        for row in self.settings:
-            *path, key = row.key.split(".")
-            section, value = keys, row.to_theirs(config)
-            for name in path:
-                section = section.setdefault(name, {})
-            if value is not OMIT:
-                section[key] = value
+        values = {row.key: row.to_theirs(config) for row in self.settings}
+        keys = nested({key: value for key, value in values.items() if value is not OMIT})
         return {**keys, **self.compatibility_keys(keys)}
 
     def modules(self, layers: int, tied: bool, experts: int = 1) -> Iterator[Weights]:

@@ -238,13 +238,12 @@ def _import(options: argparse.Namespace) -> None:
         raise Problems(Problem(what, hint=hint, id="nothing-to-import"))
     if contents := Contents.at(options.source, options.iteration):
         return _import_neox(options, contents)
-    if not options.dry_run:
-        require_undamaged(options.source)
-    if (options.source / peft_format.CONFIG).exists() and not options.dry_run:
-        return _import_adapters(options)
     if options.dry_run:
         hint = "remove --dry-run, which works only for GPT-NeoX checkpoints"
         raise Problems(Problem(f"{options.source} is not a GPT-NeoX checkpoint", hint=hint, id="checkpoint-missing"))
+    require_undamaged(options.source)
+    if (options.source / peft_format.CONFIG).exists():
+        return _import_adapters(options)
     if not (options.source / "config.json").exists():
         what = f"{options.source} contains neither a Hugging Face model (config.json) nor a GPT-NeoX checkpoint"
         hint = "pass the folder that contains config.json, or the folder of a GPT-NeoX checkpoint"

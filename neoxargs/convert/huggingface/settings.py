@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from neoxargs.base.problems import listed
@@ -15,6 +16,11 @@ from neoxargs.resolve.rules.synonyms import yaml_form
 def same(key: str, ours: str, default: Any, old_keys: tuple[str, ...] = ()) -> Setting:
     """Return the setting of a key that has the same meaning and value as our parameter."""
     return Setting(key, (ours,), default, lambda config: config.get(ours), lambda value: {ours: value}, old_keys)
+
+
+def optional(key: str, ours: str, default: Any, to_theirs: Callable[[Config], Any]) -> Setting:
+    """Return the setting of a key that leaves our parameter to its default or its rule if it is null or 0."""
+    return Setting(key, (ours,), default, to_theirs, lambda value: {ours: value} if value else {})
 
 
 def rope_keys(keys: Values, **old_names: str) -> Values:
@@ -105,18 +111,12 @@ def mlp_width_setting(key: str, default: Any, gated: bool) -> Setting:
 
 def kv_heads(default: int | None) -> Setting:
     """Return the setting of the number of key and value heads; None: as many as query heads."""
-    return Setting(
-        "num_key_value_heads", ("num_kv_heads",), default, lambda config: config.shape.num_kv_heads,
-        lambda value: {"num_kv_heads": value} if value else {},
-    )  # fmt: skip
+    return optional("num_key_value_heads", "num_kv_heads", default, lambda config: config.shape.num_kv_heads)
 
 
 def head_width(default: int | None) -> Setting:
     """Return the setting of the heads' width; None: hidden_size / num_attention_heads."""
-    return Setting(
-        "head_dim", ("head_dim",), default, lambda config: head_dim(config.shape),
-        lambda value: {"head_dim": value} if value else {},
-    )  # fmt: skip
+    return optional("head_dim", "head_dim", default, lambda config: head_dim(config.shape))
 
 
 def weight_tying(default: bool) -> Setting:
@@ -215,8 +215,4 @@ UNGATED_DECODER = (
 COMMON_FIXED = (Fixed("quantization_config", (None,)), Fixed("auto_map", (None,)))
 #: For families without scaled positions.
 UNSCALED = Fixed("rope_parameters.rope_type", ("default",))
-SCALED_POSITIONS = Demand(
-    "rope_scaling.rope_type",
-    lambda config: config.rope_scaling.rope_type in ("default", *ROPE_SETTINGS),
-    f"rope_scaling.rope_type: {listed(['default', *ROPE_SETTINGS])}",
-)
+SCALED_POSITIONS = only("rope_scaling.rope_type", "default", *ROPE_SETTINGS)

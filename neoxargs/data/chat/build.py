@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,22 +22,15 @@ import numpy as np
 from neoxargs.base.problems import Problem, Problems, close_matches, listed, printable, shortened
 from neoxargs.data.chat import sources
 from neoxargs.data.chat.recipe import ChatRecipe
-from neoxargs.data.chat.worker import Encoded, Encoder, Found, Sample, encode
+from neoxargs.data.chat.worker import Counts, Encoded, Encoder, Sample, encode
 from neoxargs.data.command import identity
-from neoxargs.data.conversation import SHAREGPT_ROLES, DropReason
+from neoxargs.data.conversation import SHAREGPT_ROLES
 from neoxargs.data.meter import Meter
 from neoxargs.data.parallel import worker_count
 from neoxargs.facts.vocab import vocabulary_hashes
 from neoxargs.files import chat_templates
 from neoxargs.files.token_files import writer as indexed
-from neoxargs.files.token_files.index import IGNORED
-from neoxargs.files.token_files.made_from import (
-    label_prefix,
-    refuse_other_files,
-    reward_prefix,
-    sidecar,
-    write_json,
-)
+from neoxargs.files.token_files.made_from import label_prefix, refuse_other_files, reward_prefix, sidecar, write_json
 
 #: Version of the output; increase it when the same conversations and recipe would give different files.
 FORMAT = 2
@@ -91,36 +83,6 @@ class Summary:
     """The token that is appended to each conversation; None if there is none. Earlier versions did not record it."""
 
 
-@dataclass
-class _Totals:
-    lengths: array[int] = field(default_factory=lambda: array("i"))
-    rewards: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    trained: int = 0
-    roles: Counter[str] = field(default_factory=Counter)
-    drops: dict[DropReason, Found] = field(default_factory=dict)
-    unknown_roles: Counter[str] = field(default_factory=Counter)
-    empty_answers: Found | None = None
-    notes: Counter[str] = field(default_factory=Counter)
-    sample: Sample | None = None
-    problems: list[Problem] = field(default_factory=list)
-
-    def add(self, chunk: Encoded) -> None:
-        self.lengths.extend(chunk.uncut)
-        self.tokens += len(chunk.ids)
-        self.trained += int((chunk.labels != IGNORED).sum())
-        for reason, drops in chunk.drops.items():
-            self.drops[reason] = drops.after(self.drops.get(reason))
-        if chunk.empty_answers:
-            self.empty_answers = chunk.empty_answers.after(self.empty_answers)
-        self.roles += chunk.roles
-        self.rewards.update("positive" if reward > 0 else "negative" if reward else "zero" for reward in chunk.rewards)
-        self.unknown_roles += chunk.unknown_roles
-        self.notes += chunk.notes
-        self.sample = self.sample or chunk.sample
-        self.problems += chunk.problems
-
-
 def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int | None = None) -> tuple[Summary, Sample]:
     """Write the token files and return their statistics and a sample; the result does not depend on `workers`.
 
@@ -132,7 +94,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
     # One time for all workers and conversations, so that the result does not depend on when each was rendered.
     now = datetime.now()
     encoder = Encoder(recipe, sources.forms_of(files, recipe.json_keys), now)
-    size, totals = sum(file.stat().st_size for file in files), _Totals()
+    size, totals = sum(file.stat().st_size for file in files), Counts()
     with ExitStack() as stack:
         writers = [
             stack.enter_context(indexed.new_file(path, stored)) for path, stored in _files(recipe, prefix).items()
@@ -140,7 +102,7 @@ def build(texts: Sequence[str], recipe: ChatRecipe, prefix: Path, workers: int |
         meter = stack.enter_context(Meter(size, f"tokenising {size / 1e6:.1f} MB"))
         chunks = encode(sources.conversations(files), encoder, now, worker_count(size, workers))
         for chunk in chunks:
-            totals.add(chunk)
+            totals.add(chunk.counts)
             # Read on past the first problem, so that a file with few mistakes can be corrected at once.
             if len(totals.problems) >= MAX_PROBLEMS:
                 break
@@ -172,7 +134,7 @@ def _add(writers: Sequence[indexed.Writer], chunk: Encoded) -> None:
         writers[2].add(np.array(chunk.rewards, indexed.REWARD), [1] * len(last), last)
 
 
-def _nothing_left(texts: Sequence[str], recipe: ChatRecipe, totals: _Totals) -> Problem:
+def _nothing_left(texts: Sequence[str], recipe: ChatRecipe, totals: Counts) -> Problem:
     reasons = [
         f"{reason_text(reason, totals.unknown_roles)}: {drops.conversations:,} (first: {drops.first})"
         for reason, drops in totals.drops.items()
@@ -187,7 +149,7 @@ def reason_text(reason: str, unknown_roles: Mapping[str, int]) -> str:
     return f"{reason} {printable(listed(unknown_roles, 'and'))}" if reason == "unknown role" else reason
 
 
-def _advice(recipe: ChatRecipe, totals: _Totals) -> str:
+def _advice(recipe: ChatRecipe, totals: Counts) -> str:
     """Return what to do about the most frequent reason for which conversations were dropped."""
     if not totals.drops:
         return ""
@@ -225,8 +187,8 @@ def _roles_found(recipe: ChatRecipe, roles: Counter[str]) -> str:
     return printable(f"({found}): use --train-on {next(iter([*similar, *answering]), 'ROLE')}")
 
 
-def _summary(conversations: int, totals: _Totals, encoder: Encoder, fingerprint: str) -> Summary:
-    lengths, recipe, template = np.array(totals.lengths), encoder.recipe, encoder.templates["default"].source
+def _summary(conversations: int, totals: Counts, encoder: Encoder, fingerprint: str) -> Summary:
+    lengths, recipe, template = np.array(totals.uncut), encoder.recipe, encoder.templates["default"].source
     return Summary(
         conversations=conversations,
         tokens=totals.tokens,

@@ -16,6 +16,7 @@ from neoxargs.data.chat.build import build, up_to_date
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.command import as_flags, warn_of_left_out
 from neoxargs.data.encode import Recipe
+from neoxargs.data.exit_code import exit_code_of
 from neoxargs.data.in_use import locked
 from neoxargs.data.neox_flags import add_neox_flags, inputs, refused
 from neoxargs.data.python_functions import SOURCES
@@ -23,7 +24,7 @@ from neoxargs.data.text_files import JSON_LINES
 from neoxargs.data.tokenizer import BUILDERS
 from neoxargs.files.builtin_chat_templates import BUILT_IN
 from neoxargs.files.token_files.made_from import wrong_prefix
-from neoxargs.processes import interrupts, streams
+from neoxargs.processes import interrupts
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,24 +89,15 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `deepy data --chat`; return 0, 1 after printing problems, 130 after Ctrl-C, or 143 after SIGTERM."""
     args = parser().parse_args(argv)
-    try:
-        interrupts.accept()
-        _run(args)
-    except Problems as problems:
+
+    def tell(problems: Problems) -> None:
         if args.json:
             print(json.dumps({"problems": [problem.to_json() for problem in problems.problems]}, indent=1))
         else:
             print(as_flags(str(problems)), file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # `deepy data --chat ... | head`
-        return interrupts.reader_gone()
-    except OSError as error:
-        if streams.is_unwritable(error):
-            return streams.unwritable(error)
-        raise
-    except KeyboardInterrupt as stop:
-        return interrupts.report(f"{args.output_prefix} has not been written", stop)
-    return 0
+
+    unwritten = f"{args.output_prefix} has not been written"
+    return exit_code_of(lambda: _run(args), tell, lambda stop: interrupts.report(unwritten, stop))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -72,7 +72,7 @@ def _shortened(text: str) -> str:
 def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
     """Return the statistics, one per line."""
     share = summary.trained_tokens / summary.tokens
-    markers, empty = ", ".join(summary.split_markers), summary.empty_answers
+    markers, empty, rewards = ", ".join(summary.split_markers), summary.empty_answers, summary.rewards
     rows = [
         ("input", "; ".join(summary.forms)),
         ("template", summary.chat_template),
@@ -81,10 +81,14 @@ def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
         ("roles", _roles(summary)),
         ("tokens", f"{summary.tokens:,}, of which {summary.trained_tokens:,} ({share:.1%}) are trained"),
         ("length", _lengths(summary)),
-        *_rewards(summary),
+        *([("rewards", ", ".join(f"{count:,} {sign}" for sign, count in rewards.items()))] if rewards else ()),
         *_overlong(summary),
         *([("note", f"not in the vocabulary, so tokenised as ordinary text: {markers}")] if markers else ()),
-        *_dropped(summary),
+        *(
+            ("dropped", f"{drops['conversations']:,}: {reason_text(reason, summary.unknown_roles)} "
+             f"(first: {drops['first']})")
+            for reason, drops in summary.dropped.items() if reason != "too long"  # which _overlong says
+        ),
         *([("empty answers", f"{empty['conversations']:,} (first: {empty['first']})")] if empty else ()),
         *(("note", NOTES[name].format(_conversations(count))) for name, count in summary.notes.items()),
         ("time", f"{seconds:.1f} s"),
@@ -126,24 +130,10 @@ def _parameters(summary: Summary, prefix: str) -> list[tuple[str, str]]:
     return [(name, f'{key}: ["{path}"]') for name, (key, path) in zip(names, files.items(), strict=False)]
 
 
-def _rewards(summary: Summary) -> list[tuple[str, str]]:
-    counts = summary.rewards
-    return [("rewards", ", ".join(f"{count:,} {sign}" for sign, count in counts.items()))] if counts else []
-
-
 def _roles(summary: Summary) -> str:
     shown = [f"{printable(role)} {turns:,}" for role, turns in islice(summary.roles.items(), ROLES)]
     more = len(summary.roles) - ROLES
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _dropped(summary: Summary) -> list[tuple[str, str]]:
-    """Return the reasons for which conversations were dropped, except that of `_overlong`."""
-    return [
-        ("dropped", f"{drops['conversations']:,}: {reason_text(reason, summary.unknown_roles)} "
-         f"(first: {drops['first']})")
-        for reason, drops in summary.dropped.items() if reason != "too long"
-    ]  # fmt: skip
 
 
 def _conversations(count: int) -> str:

@@ -95,10 +95,9 @@ class ChatTokenizer:
         # What ends a document anywhere else, unless the tokenizer's folder says that nothing does (`eos_token: null`).
         has_end = not settings.names_end or "eos_token" in settings.special
         self.end = tokenizer.eod if has_end else None
-        self.special = dict(settings.special) | ({} if settings.names_end else self._end_text())
-
-    def _end_text(self) -> dict[str, str]:
-        return {"eos_token": text} if (text := self.text_of_end()) and self.is_one_token(text) else {}
+        self.special = dict(settings.special)
+        if not settings.names_end and (text := self.text_of_end()) and self.is_one_token(text):
+            self.special["eos_token"] = text
 
     def text_of_end(self) -> str:
         """Return the end token's text, "" if it has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,16 +17,7 @@ from neoxargs.data.chat.masks import Marked, Span, marked
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.template import Template, TemplateError
 from neoxargs.data.chat.tokens import ChatTokenizer, Labelled
-from neoxargs.data.conversation import (
-    Conversation,
-    Dropped,
-    DropReason,
-    Form,
-    Rejected,
-    Row,
-    read,
-    reward,
-)
+from neoxargs.data.conversation import Conversation, Dropped, DropReason, Form, Rejected, Row, read, reward
 from neoxargs.data.parallel import chunks, in_parallel
 from neoxargs.data.text_files import Raw
 from neoxargs.data.tokenizer import Ids
@@ -57,19 +49,15 @@ class Found(NamedTuple):
 
 
 @dataclass
-class Encoded:
-    """A chunk of conversations as tokens."""
+class Counts:
+    """What is counted of the conversations of a chunk, or of all."""
 
-    size: int
-    """Bytes on disk, for the progress bar."""
-    ids: Ids = field(default_factory=lambda: np.empty(0, np.int32))
-    labels: Ids = field(default_factory=lambda: np.empty(0, np.int32))
-    lengths: list[int] = field(default_factory=list)
-    """Number of tokens in each conversation that is kept."""
-    rewards: list[float] = field(default_factory=list)
-    """The reward of each conversation that is kept, if they have rewards."""
-    uncut: list[int] = field(default_factory=list)
+    uncut: array[int] = field(default_factory=lambda: array("i"))
     """Number of tokens in each conversation before it was cut or dropped because of its length."""
+    tokens: int = 0
+    trained: int = 0
+    rewards: Counter[str] = field(default_factory=Counter)
+    """Number of conversations with a `positive`, a `negative` and a `zero` reward."""
     problems: list[Problem] = field(default_factory=list)
     drops: dict[DropReason, Found] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
@@ -87,6 +75,37 @@ class Encoded:
         self.drops[dropped.reason] = _first_found(raw).after(self.drops.get(dropped.reason))
         if dropped.role:
             self.unknown_roles[dropped.role] += 1
+
+    def add(self, later: Counts) -> None:
+        """Count the conversations of a later chunk as well."""
+        self.uncut += later.uncut
+        self.tokens += later.tokens
+        self.trained += later.trained
+        self.rewards += later.rewards
+        self.problems += later.problems
+        for reason, drops in later.drops.items():
+            self.drops[reason] = drops.after(self.drops.get(reason))
+        self.notes += later.notes
+        if later.empty_answers:
+            self.empty_answers = later.empty_answers.after(self.empty_answers)
+        self.roles += later.roles
+        self.unknown_roles += later.unknown_roles
+        self.sample = self.sample or later.sample
+
+
+@dataclass
+class Encoded:
+    """A chunk of conversations as tokens."""
+
+    size: int
+    """Bytes on disk, for the progress bar."""
+    counts: Counts = field(default_factory=Counts)
+    ids: Ids = field(default_factory=lambda: np.empty(0, np.int32))
+    labels: Ids = field(default_factory=lambda: np.empty(0, np.int32))
+    lengths: list[int] = field(default_factory=list)
+    """Number of tokens in each conversation that is kept."""
+    rewards: list[float] = field(default_factory=list)
+    """The reward of each conversation that is kept, if they have rewards."""
 
 
 def _first_found(raw: Raw) -> Found:
@@ -119,14 +138,15 @@ class Encoder:
         """Return the tokens and labels of a chunk of lines, in order; problems of lines are returned, not raised."""
         # Rendered one by one, then tokenised in one call, which is faster.
         result = Encoded(sum(raw.size for raw in chunk))
+        counts = result.counts
         rendered: list[tuple[Raw, Marked, list[float]]] = []
         for raw in chunk:
             try:
-                rendered.append((raw, *self._render(raw, result)))
+                rendered.append((raw, *self._render(raw, counts)))
             except Dropped as dropped:
-                result.drop(dropped, raw)
+                counts.drop(dropped, raw)
             except _BadLine as bad:
-                result.problems.append(bad.problem)
+                counts.problems.append(bad.problem)
         conversations = [text for _, text, _ in rendered]
         if self.recipe.masking == "reward":
             labelled = self.tokenizer.ended_twice(conversations)
@@ -135,22 +155,24 @@ class Encoder:
         kept: list[Labelled] = []
         for (raw, conversation, rewards), tokens in zip(rendered, labelled, strict=True):
             try:
-                fitting = self._fitting(tokens, result)
+                fitting = self._fitting(tokens, counts)
             except Dropped as dropped:
-                result.drop(dropped, raw)
+                counts.drop(dropped, raw)
                 continue
             kept.append(fitting)
             result.rewards += rewards
-            self._count_notes(conversation, tokens, result)
+            self._count_notes(conversation, tokens, counts)
             if conversation.empty_answers:
-                result.empty_answers = _first_found(raw).after(result.empty_answers)
-            result.sample = result.sample or self._sample(raw, conversation, fitting)
+                counts.empty_answers = _first_found(raw).after(counts.empty_answers)
+            counts.sample = counts.sample or self._sample(raw, conversation, fitting)
         result.ids = np.concatenate([result.ids, *(tokens.ids for tokens in kept)])
         result.labels = np.concatenate([result.labels, *(tokens.labels for tokens in kept)])
         result.lengths = [len(tokens.ids) for tokens in kept]
+        counts.tokens, counts.trained = len(result.ids), int((result.labels != IGNORED).sum())
+        counts.rewards.update("positive" if each > 0 else "negative" if each else "zero" for each in result.rewards)
         return result
 
-    def _render(self, raw: Raw, result: Encoded) -> tuple[Marked, list[float]]:
+    def _render(self, raw: Raw, counts: Counts) -> tuple[Marked, list[float]]:
         """Return the text of a line and its reward, if lines have rewards; raise _BadLine or Dropped."""
         line = raw.line or b""
         row = text_files.json_tree(raw, line)
@@ -163,7 +185,7 @@ class Encoder:
             conversation, rewards = read(row, self.forms[raw.path]), self._rewards(row)
         except Rejected as error:
             raise _BadLine(Problem(str(error), where=where, hint=error.advice, id="chat-line-malformed")) from error
-        result.roles.update(message["role"] for message in conversation.messages)
+        counts.roles.update(message["role"] for message in conversation.messages)
         template = self._template(conversation)
         try:
             return marked(conversation, template, self.recipe), rewards
@@ -178,13 +200,13 @@ class Encoder:
         name = "tool_use" if "tools" in conversation.variables and "tool_use" in self.templates else "default"
         return self.templates[name]
 
-    def _fitting(self, tokens: Labelled, result: Encoded) -> Labelled:
+    def _fitting(self, tokens: Labelled, counts: Counts) -> Labelled:
         """Return the tokens, cut if they are too long and the recipe says so; raise Dropped."""
         if not len(tokens.ids):
             raise Dropped("empty")
         limit = self.recipe.max_length
         # Before cutting and dropping, because the summary reports the lengths of the data.
-        result.uncut.append(len(tokens.ids))
+        counts.uncut.append(len(tokens.ids))
         if limit is not None and len(tokens.ids) > limit:
             if self.recipe.overlong == "drop":
                 raise Dropped("too long")
@@ -197,14 +219,14 @@ class Encoder:
             raise Dropped("no trained token")
         return tokens
 
-    def _count_notes(self, conversation: Marked, tokens: Labelled, result: Encoded) -> None:
-        result.notes.update(name for name, count in conversation.notes.items() if count)
-        result.notes["crossing"] += tokens.crossing
+    def _count_notes(self, conversation: Marked, tokens: Labelled, counts: Counts) -> None:
+        counts.notes.update(name for name, count in conversation.notes.items() if count)
+        counts.notes["crossing"] += tokens.crossing
         end = self.tokenizer.end
         if self.recipe.masking == "reward":
             return
         if self.recipe.tokenizer.append_eod and end is not None and tokens.last_of(conversation.text) == end:
-            result.notes["two ends"] += 1
+            counts.notes["two ends"] += 1
 
     def _sample(self, raw: Raw, conversation: Marked, tokens: Labelled) -> Sample:
         has_end = len(tokens.ids) > len(tokens.located.ids)

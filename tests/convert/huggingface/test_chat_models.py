@@ -17,7 +17,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from neoxargs.checks.data.files import missing_files
 from neoxargs.convert.huggingface import exporting, importing
 from neoxargs.data import command as data_command
-from neoxargs.data.chat import command
 from neoxargs.data.encode import Recipe
 from neoxargs.data.tokenizer import build_tokenizer
 from neoxargs.files.checkpoints import folder as checkpoint_folder
@@ -26,7 +25,7 @@ from neoxargs.registry.data import Tokenizer as Options
 from neoxargs.resolve import resolve
 from neoxargs.train.generation.generator import Generator
 from neoxargs.train.process.mesh import Mesh
-from tests.support.chat import CHATS, TEMPLATES, read_pair, write_chats
+from tests.support.chat import CHATS, TEMPLATES, tokenised, write_chats
 from tests.support.frozen_runs import trained
 from tests.support.ranks import run_ranks
 from tests.support.refused import refused
@@ -246,9 +245,7 @@ def test_one_token_ends_a_document_in_data_training_and_generation(
     data_command.build([str(tmp_path / "text.txt")], Recipe("HFTokenizer", vocabulary), tmp_path / "data")
     assert index.read(str(tmp_path / "data")).ids[-1] == end
     chats = write_chats(tmp_path / "c.jsonl", chats=CHATS[:1])
-    words = [str(chats), "--tokenizer-path", str(folder), "--output-prefix", str(tmp_path / "chat")]
-    assert command.main(words) == 0
-    ((tokens, _),) = read_pair(tmp_path / "chat")
+    ((tokens, _),) = tokenised(tmp_path / "chat", chats, "--tokenizer-path", folder)
     assert tokens[-1] == end
     # Templates that write the end token, too, perhaps before a line feed.
     twice = name in ("qwen", "llama", "mistral")

@@ -26,6 +26,7 @@ from neoxargs.train.losses.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Weights
+from tests.support.huggingface import assert_same_weights
 from tests.support.neox_files import Run, run_of, write
 from tests.support.refused import refused
 from tests.support.small_gpt import randomised
@@ -119,11 +120,8 @@ def test_straight_to_a_hugging_face_folder(tmp_path: Path, name: str, architectu
     assert importing.main(words) == 0
     assert command.main([str(tmp_path / "my.yml"), "--to", str(tmp_path / "exported"), "--gpus", "1"]) == 0
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["architectures"] == [architecture]
-    one, other = Reader(tmp_path / "hf"), Reader(tmp_path / "exported")
-    assert set(one.where) == set(other.where)
-    for key in one.where:
-        assert torch.equal(one.read(key), other.read(key))
-    value = one.read("embed_out.weight" if name == "pythia" else "lm_head.weight")
+    assert_same_weights(tmp_path / "hf", tmp_path / "exported")
+    value = Reader(tmp_path / "hf").read("embed_out.weight" if name == "pythia" else "lm_head.weight")
     assert torch.equal(value, run.weights["output.weight"][:257])
 
 

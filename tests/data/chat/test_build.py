@@ -15,7 +15,7 @@ from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.encode import Recipe
 from neoxargs.files.token_files import rewards
 from tests.support import chat
-from tests.support.chat import CHATS, IGNORED, read_pair, write_chats, write_folder
+from tests.support.chat import CHATS, IGNORED, read_pair, tokenised, write_chats, write_folder
 from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
@@ -39,16 +39,16 @@ COMBINATIONS = [
 def test_files_are_those_of_gpt_neox(tmp_path, tokenizer, template) -> None:
     hf = write_folder(tmp_path, tokenizer, chat.TEMPLATES[template])
     source = write_chats(tmp_path / "chats.jsonl")
-    run("--input", source, "--tokenizer-path", tmp_path, "--jsonl-keys", "conversation", "--output-prefix",
-        tmp_path / "all")  # fmt: skip
-    assert read_pair(tmp_path / "all") == [chat.neox_labels(messages, hf) for messages in CHATS]
-    run(source, "--tokenizer-path", tmp_path, "--only-last", "--output-prefix", tmp_path / "last")
+    words = ("--tokenizer-path", tmp_path)
+    pairs = tokenised(tmp_path / "all", "--input", source, *words, "--jsonl-keys", "conversation")
+    assert pairs == [chat.neox_labels(messages, hf) for messages in CHATS]
+    pairs = tokenised(tmp_path / "last", source, *words, "--only-last")
     answered = [messages for messages in CHATS if messages[-1]["role"] == "assistant"]
-    assert read_pair(tmp_path / "last") == [chat.neox_labels(messages, hf, only_last=True) for messages in answered]
-    run(source, "--tokenizer-path", tmp_path, "--for-rm", "--output-prefix", tmp_path / "rm")
-    assert read_pair(tmp_path / "rm") == [chat.neox_reward_labels(messages, hf) for messages in CHATS]
-    run(source, "--tokenizer-path", tmp_path, "--generation-role", "user", "--output-prefix", tmp_path / "user")
-    for (tokens, labels), messages in zip(read_pair(tmp_path / "user"), CHATS, strict=True):
+    assert pairs == [chat.neox_labels(messages, hf, only_last=True) for messages in answered]
+    pairs = tokenised(tmp_path / "rm", source, *words, "--for-rm")
+    assert pairs == [chat.neox_reward_labels(messages, hf) for messages in CHATS]
+    pairs = tokenised(tmp_path / "user", source, *words, "--generation-role", "user")
+    for (tokens, labels), messages in zip(pairs, CHATS, strict=True):
         assert tokens == [*hf.apply_chat_template(messages, return_dict=False), hf.eos_token_id]
         assert {label for label in labels if label != IGNORED} and (labels[-1] == IGNORED) == (len(messages) != 3)
 
@@ -88,9 +88,9 @@ def test_random_conversations(tmp_path, tokenizer, template) -> None:
     hf = write_folder(tmp_path, tokenizer, chat.TEMPLATES[template])
     random = Random(0)
     chats = [random_chat(random) for _ in range(40)]
-    run(write_chats(tmp_path / "c.jsonl", chats=chats), "--tokenizer-path", tmp_path, "--output-prefix", tmp_path / "x")
+    pairs = tokenised(tmp_path / "x", write_chats(tmp_path / "c.jsonl", chats=chats), "--tokenizer-path", tmp_path)
     same = 0
-    for messages, pair in zip(chats, read_pair(tmp_path / "x"), strict=True):
+    for messages, pair in zip(chats, pairs, strict=True):
         whole = [*hf.apply_chat_template(messages, return_dict=False), hf.eos_token_id]
         expected = chat.neox_labels(messages, hf)
         assert pair[0] == whole
@@ -102,8 +102,8 @@ def test_random_conversations(tmp_path, tokenizer, template) -> None:
 def test_no_token_is_lost(tmp_path) -> None:
     """Where a token spans two turns, GPT-NeoX drops part of the text; here, the tokens are those of the whole text."""
     hf = write_folder(tmp_path, "metaspace", chat.TEMPLATES["plain"])
-    run(write_chats(tmp_path / "c.jsonl"), "--tokenizer-path", tmp_path, "--output-prefix", tmp_path / "x")
-    for (tokens, labels), messages in zip(read_pair(tmp_path / "x"), CHATS, strict=True):
+    pairs = tokenised(tmp_path / "x", write_chats(tmp_path / "c.jsonl"), "--tokenizer-path", tmp_path)
+    for (tokens, labels), messages in zip(pairs, CHATS, strict=True):
         whole = hf.apply_chat_template(messages, return_dict=False)
         assert tokens == [*whole, hf.eos_token_id] and chat.neox_labels(messages, hf)[0] != tokens
         trained = "".join(hf.convert_ids_to_tokens([label for label in labels if label != IGNORED])).replace("▁", " ")
@@ -242,17 +242,15 @@ def test_counts_do_not_depend_on_the_number_of_workers(tmp_path, monkeypatch) ->
 
 def test_long_conversations(tmp_path) -> None:
     source = write_chats(tmp_path / "c.jsonl", chats=CHATS[:2])
-    words = [source, "--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "chatml", "--output-prefix"]
-    run(*words, tmp_path / "keep", "--max-length", 100)
-    run(*words, tmp_path / "drop", "--max-length", 100, "--overlong", "drop")
-    run(*words, tmp_path / "cut", "--max-length", 150, "--overlong", "cut")
-    run(*words, tmp_path / "gone", "--max-length", 100, "--overlong", "cut")
-    whole = read_pair(tmp_path / "keep")
+    words = [source, "--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "chatml", "--max-length"]
+    whole = tokenised(tmp_path / "keep", *words, 100)
     short, long = (len(tokens) for tokens, _ in whole)
     assert short <= 100 and long > 150
-    assert read_pair(tmp_path / "drop") == whole[:1]
-    assert read_pair(tmp_path / "cut") == [tuple(values[:150] for values in pair) for pair in whole]
-    assert read_pair(tmp_path / "gone") == whole[:1], "of the second, only untrained tokens would be left"
+    assert tokenised(tmp_path / "drop", *words, 100, "--overlong", "drop") == whole[:1]
+    cut = tokenised(tmp_path / "cut", *words, 150, "--overlong", "cut")
+    assert cut == [tuple(values[:150] for values in pair) for pair in whole]
+    gone = tokenised(tmp_path / "gone", *words, 100, "--overlong", "cut")
+    assert gone == whole[:1], "of the second, only untrained tokens would be left"
     summary = json.loads((tmp_path / "gone.json").read_text())
     assert summary["dropped"] == {"answer cut off": {"conversations": 1, "first": f"{source}:2"}}
     assert (summary["longer_than_max"], summary["longest"]) == (1, long)

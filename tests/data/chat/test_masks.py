@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from neoxargs.data.chat import command
 from neoxargs.data.chat.masks import Marked, marked
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.template import Template, TemplateError
@@ -17,7 +16,7 @@ from neoxargs.data.conversation import Conversation, Dropped
 from neoxargs.data.encode import Recipe
 from neoxargs.files.chat_templates import TemplateSource
 from tests.support import chat
-from tests.support.chat import CHATS, IGNORED, read_pair, write_chats, write_folder
+from tests.support.chat import CHATS, IGNORED, THINKING, tokenised, write_chats, write_folder
 
 CALL = {"role": "assistant", "content": "Let me see.", "tool_calls": [{"function": {"name": "add"}}]}
 TOOLS = [
@@ -25,12 +24,6 @@ TOOLS = [
     CALL,
     {"role": "tool", "content": "2"},
     {"role": "assistant", "content": "Two."},
-]
-THINKING = [
-    {"role": "user", "content": "2 + 2?"},
-    {"role": "assistant", "content": "4 ", "reasoning_content": "Easy."},
-    {"role": "user", "content": "3 + 3?"},
-    {"role": "assistant", "content": "6", "reasoning_content": "Also easy."},
 ]
 
 
@@ -200,9 +193,8 @@ class TestMarks:
 def test_marks_are_those_of_transformers(tmp_path, tokenizer) -> None:
     hf = write_folder(tmp_path, tokenizer, chat.MARKED)
     source = write_chats(tmp_path / "c.jsonl")
-    words = [str(source), "--tokenizer-path", str(tmp_path), "--output-prefix", str(tmp_path / "x")]
-    assert command.main([*words, "--mask-by", "marks", "--no-append-eod"]) == 0
-    for (tokens, labels), messages in zip(read_pair(tmp_path / "x"), CHATS, strict=True):
+    pairs = tokenised(tmp_path / "x", source, "--tokenizer-path", tmp_path, "--mask-by", "marks", "--no-append-eod")
+    for (tokens, labels), messages in zip(pairs, CHATS, strict=True):
         reference = hf.apply_chat_template(messages, return_assistant_tokens_mask=True)
         assert tokens == reference["input_ids"]
         mask = [int(label != IGNORED) for label in labels]
@@ -230,10 +222,7 @@ class TestTrl:
         return [(row["input_ids"], row["labels"]) for row in trainer.train_dataset]
 
     def ours(self, folder: Path, *words: str):
-        command.main(
-            [str(folder / "c.jsonl"), "--tokenizer-path", str(folder), "--output-prefix", str(folder / "x"), *words]
-        )
-        return read_pair(folder / "x")
+        return tokenised(folder / "x", folder / "c.jsonl", "--tokenizer-path", folder, *words)
 
     def test_assistant_only_loss(self, tmp_path) -> None:
         rows = [{"messages": messages} for messages in CHATS]

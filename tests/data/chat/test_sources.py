@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from neoxargs.data import python_functions
-from neoxargs.data.chat import command, sources
+from neoxargs.data.chat import sources
 from neoxargs.data.conversation import Form
-from tests.support.chat import IGNORED, read_pair
+from tests.support.chat import IGNORED, tokenised
 from tests.support.snapshots import pinned
 
 MODULE = 'def double(x):\n    """Return x\n    twice."""\n    return x * 2\n'
@@ -18,12 +18,8 @@ MODULE = 'def double(x):\n    """Return x\n    twice."""\n    return x * 2\n'
 
 def written(folder: Path, *words: str) -> list[tuple[str, str]]:
     """Return the texts of the conversations that are written, and their trained parts."""
-    prefix = folder / "out"
-    options = ["--tokenizer-type", "ByteLevelTokenizer", "--chat-template", "headings", "--output-prefix", str(prefix)]
-    assert command.main(["--chat", *words, *options]) == 0
-    return [
-        (_text(tokens), _text(label for label in labels if label != IGNORED)) for tokens, labels in read_pair(prefix)
-    ]
+    pairs = tokenised(folder / "out", *words, "--tokenizer-type=ByteLevelTokenizer", "--chat-template=headings")
+    return [(_text(tokens), _text(label for label in labels if label != IGNORED)) for tokens, labels in pairs]
 
 
 def _text(ids) -> str:

@@ -24,12 +24,7 @@ TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", 
 CHATS = {
     "short": chat.CHATS[0],
     "system": chat.CHATS[1],
-    "reasoning": [
-        {"role": "user", "content": "2 + 2?"},
-        {"role": "assistant", "content": "4", "reasoning_content": "Easy."},
-        {"role": "user", "content": "3 + 3?"},
-        {"role": "assistant", "content": "6", "reasoning_content": "Also easy."},
-    ],
+    "reasoning": chat.THINKING,
     "tools": [
         {"role": "user", "content": "1 + é?"},
         {"role": "assistant", "content": "", "tool_calls": [CALL]},

@@ -9,14 +9,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from neoxargs.base.problems import Problems
-from neoxargs.data.chat import command
 from neoxargs.data.chat.masks import Marked
 from neoxargs.data.chat.tokens import ChatTokenizer
 from neoxargs.data.encode import Recipe
 from neoxargs.files import chat_templates
 from neoxargs.files.token_files.index import IGNORED
 from tests.support import chat
-from tests.support.chat import CHATS, read_pair, write_chats, write_folder
+from tests.support.chat import CHATS, tokenised, write_chats, write_folder
 from tests.support.refused import refused
 from tests.support.snapshots import pinned
 
@@ -64,9 +63,8 @@ class TestTemplates:
         rows = [{"messages": CHATS[0]}, {"messages": CHATS[0], "tools": [{"type": "function"}]}]
         source = tmp_path / "c.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        words = [str(source), "--tokenizer-path", str(tmp_path), "--output-prefix", str(tmp_path / "x"), "--no-mask"]
-        assert command.main(words) == 0
-        assert [hf.decode(tokens) for tokens, _ in read_pair(tmp_path / "x")] == ["4<|endoftext|>", "14<|endoftext|>"]
+        pairs = tokenised(tmp_path / "x", source, "--tokenizer-path", tmp_path, "--no-mask")
+        assert [hf.decode(tokens) for tokens, _ in pairs] == ["4<|endoftext|>", "14<|endoftext|>"]
 
 
 class TestEndToken:
@@ -75,9 +73,7 @@ class TestEndToken:
         hf = write_folder(tmp_path, "neox", chat.TEMPLATES["chatml"])
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": value}))
         source = write_chats(tmp_path / "c.jsonl", chats=CHATS[:1])
-        words = [str(source), "--tokenizer-path", str(tmp_path), "--output-prefix", str(tmp_path / "x")]
-        assert command.main(words) == 0
-        ((tokens, labels),) = read_pair(tmp_path / "x")
+        ((tokens, labels),) = tokenised(tmp_path / "x", source, "--tokenizer-path", tmp_path)
         expected = hf.apply_chat_template(CHATS[0], return_dict=False) + hf.convert_tokens_to_ids(end)
         assert tokens == expected and labels[-1] == tokens[-1]
 

@@ -19,10 +19,19 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.support.simulated_gpu.machine import MACHINE
+from tests.support.ranks import Machine
+from tests.support.simulated_gpu import compiling
 
-__all__ = ["MACHINE", "NEEDS_TRITON"]
 
+def _require() -> None:
+    """Compile the device, or skip the test that needs it."""
+    try:
+        compiling.library()
+    except compiling.Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+MACHINE = Machine("nccl", "tests.support.simulated_gpu.preload", {}, prepare=_require)
 #: Marks of tests that compile kernels.
 NEEDS_TRITON = [
     pytest.mark.compiler,

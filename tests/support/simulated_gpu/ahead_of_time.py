@@ -7,7 +7,6 @@ memory held. `interpret`: Triton's interpreter runs the kernels, slowly, in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -35,41 +34,24 @@ class Kernel(NamedTuple):
         return self.shared <= SHARED_MEMORY[capability]
 
 
-class Driver:
-    """What Triton asks of a GPU's driver in order to compile."""
+def driver(capability: Capability) -> SimpleNamespace:
+    """Return what Triton asks of a GPU's driver in order to compile."""
+    from triton.backends.compiler import GPUTarget
 
-    def __init__(self, capability: Capability) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
-        self.launcher_cls = _refuse
-        self.utils = SimpleNamespace(
-            get_device_properties=lambda device: {"max_shared_mem": SHARED_MEMORY[capability]}, load_binary=_refuse
-        )
-
-    def is_active(self) -> bool:
-        return True
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_device_interface(self) -> Any:
-        return torch.cuda
-
-    def get_benchmarker(self) -> Callable[..., list[float]]:
-        return lambda *_, **__: [1.0, 1.0, 1.0]
-
-    def map_python_to_cpp_type(self, kind: str) -> str:
-        return "int"
+    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+    properties = {"max_shared_mem": SHARED_MEMORY[capability]}
+    return SimpleNamespace(
+        utils=SimpleNamespace(get_device_properties=lambda device: properties, load_binary=_refuse),
+        launcher_cls=_refuse,
+        is_active=lambda: True,
+        get_current_target=lambda: target,
+        get_active_torch_device=lambda: torch.device("cuda", 0),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+        get_device_interface=lambda: torch.cuda,
+        get_benchmarker=lambda: lambda *_, **__: [1.0, 1.0, 1.0],
+        map_python_to_cpp_type=lambda kind: "int",
+    )
 
 
 def start(capability: Capability) -> list[Kernel]:
@@ -110,7 +92,7 @@ def _simulate(capability: Capability) -> None:
     _set(torch.cuda, get_device_properties=lambda device=None: properties)
     _set(torch.cuda, get_device_capability=lambda device=None: capability)
     _set(torch._C._dynamo.guards, _empty_strided_cuda=_empty_strided)
-    triton.runtime.driver.set_active(Driver(capability))
+    triton.runtime.driver.set_active(driver(capability))
     _set(triton_helpers, set_driver_to_gpu=lambda: None)
     # In this process, where they are recorded, and not taken from the cache of an earlier test.
     config.compile_threads, config.force_disable_caches = 1, True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,10 @@ CAPABILITY = PROPERTIES.major, PROPERTIES.minor
 OPERATORS = torch.library.Library("aten", "IMPL")
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 class Stream(torch.Stream):
     """The only stream of a device, whichever stream is requested: work is complete as soon as it is queued."""
 
@@ -39,11 +43,7 @@ class Stream(torch.Stream):
     def query(self) -> bool:
         return True
 
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
+    wait_stream = wait_event = _nothing
 
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
@@ -63,11 +63,7 @@ class Event:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
+    record = wait = _nothing
 
     def query(self) -> bool:
         return True
@@ -149,7 +145,7 @@ def _answers(count: int) -> dict[str, Any]:
         "Event": Event,
         "current_stream": Stream,
         "default_stream": Stream,
-        "stream": _stream_context,
+        "stream": nullcontext,
         "set_stream": _nothing,
         "nvtx": SimpleNamespace(range_push=_nothing, range_pop=_nothing, mark=_nothing),
         "can_device_access_peer": lambda *_: True,
@@ -216,11 +212,3 @@ def _number(device_or_number: Any) -> int:
         return device_or_number
     index = None if device_or_number is None else torch.device(device_or_number).index
     return int(device().simulated_current()) if index is None else index
-
-
-def _stream_context(stream: Any) -> AbstractContextManager[Any]:
-    return nullcontext(stream)
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass

@@ -7,16 +7,10 @@ head's queries and keys instead of the bounds; layers with a window have a rotar
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from neoxargs.config.config import Config
-from neoxargs.convert.huggingface.families.llama import (
-    CONSTANTS,
-    DEMANDS,
-    LLAMA,
-    WEIGHTS,
-    decoder_settings,
-)
+from neoxargs.convert.huggingface.families.llama import CONSTANTS, DEMANDS, LLAMA, WEIGHTS, decoder_settings
 from neoxargs.convert.huggingface.families.olmo import NORMS
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.convert.huggingface.family import Demand, Fixed, Setting, Values, Weights
@@ -37,18 +31,14 @@ from neoxargs.convert.huggingface.windows import FULL, LAYER_WINDOWS, SLIDING, w
 from neoxargs.facts.attention import head_dim
 
 
-def _windows(default: int) -> Any:
-    """Return the reader of the window's keys. default: the distance between layers without one."""
-
-    def read(keys: Values) -> Values:
-        every = keys.get("sliding_window_pattern") or keys.get("_sliding_window_pattern") or default
-        layers = range(1, keys.get("num_hidden_layers", 26) + 1)
-        types = keys.get("layer_types") or [SLIDING if layer % every else FULL for layer in layers]
-        # Gemma multiplies embeddings by this in its code; config.json has no key for it.
-        multiplier = {"embedding_multiplier": keys.get("hidden_size", 2304) ** 0.5}
-        return {**windows(keys.get("sliding_window", 4096), types), **multiplier}
-
-    return read
+def _windows(default: int, keys: Values) -> Values:
+    """Return the parameters of the window. default: the distance between layers without one."""
+    every = keys.get("sliding_window_pattern") or keys.get("_sliding_window_pattern") or default
+    layers = range(1, keys.get("num_hidden_layers", 26) + 1)
+    types = keys.get("layer_types") or [SLIDING if layer % every else FULL for layer in layers]
+    # Gemma multiplies embeddings by this in its code; config.json has no key for it.
+    multiplier = {"embedding_multiplier": keys.get("hidden_size", 2304) ** 0.5}
+    return {**windows(keys.get("sliding_window", 4096), types), **multiplier}
 
 
 def _bound(key: str, default: float | None) -> Setting:
@@ -112,7 +102,7 @@ GEMMA2 = replace(
     fixed=FIXED,
     constants=GEMMA_CONSTANTS,
     weights=GEMMA_WEIGHTS,
-    from_keys=_windows(2),
+    from_keys=partial(_windows, 2),
 )
 
 
@@ -153,6 +143,6 @@ GEMMA3 = replace(
     demands=(*GEMMA_DEMANDS, only("use_qk_layernorm", True), only("qk_layernorm_scope", "head")),
     constants={**GEMMA_CONSTANTS, "use_qk_layernorm": True},
     weights=(*GEMMA_WEIGHTS, *HEAD_NORMS),
-    from_keys=_windows(6),
+    from_keys=partial(_windows, 6),
     compatibility_keys=_rope_keys,
 )  # fmt: skip

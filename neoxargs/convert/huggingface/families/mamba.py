@@ -6,12 +6,13 @@ Weights have the same form and almost the same names. Only the sizes that are fi
 from __future__ import annotations
 
 from neoxargs.config.config import Config
-from neoxargs.convert.huggingface.family import OMIT, Demand, Family, Fixed, Setting, Values, Weights
+from neoxargs.convert.huggingface.family import OMIT, Demand, Family, Fixed, Setting, Values, Weights, same_names
 from neoxargs.convert.huggingface.forms import VOCABULARY
 from neoxargs.convert.huggingface.settings import (
     COMMON_FIXED,
     EPSILON_UNDER_ROOT,
     only,
+    optional,
     requires,
     same,
     weight_tying,
@@ -43,10 +44,7 @@ SETTINGS = (
         lambda config: config.mamba.mamba_use_bias_in_linears, _biases,
     ),
     # transformers prefers `intermediate_size`, which may be no multiple of hidden_size; `_sizes` reads `expand`.
-    Setting(
-        "intermediate_size", ("mamba_inner_size",), None, _inner,
-        lambda value: {"mamba_inner_size": value} if value else {},
-    ),
+    optional("intermediate_size", "mamba_inner_size", None, _inner),
     Setting(
         "expand", ("mamba_inner_size",), 2, lambda config: max(_inner(config) // config.shape.hidden_size, 1),
         lambda value: {},
@@ -86,10 +84,6 @@ def _sizes(keys: Values) -> Values:
     return {} if keys.get("intermediate_size") else {"mamba_inner_size": keys.get("expand", 2) * hidden}
 
 
-def _of_mixer(*names: str) -> tuple[Weights, ...]:
-    return tuple(Weights(f"layers.{{}}.mixer.{name}", (f"layers.{{}}.mixer.{name}",)) for name in names)
-
-
 def _of_state(name: str) -> Weights:
     return Weights("layers.{}.mixer", ("layers.{}.mixer",), kinds=(name,))
 
@@ -109,9 +103,8 @@ MAMBA = Family(
     },
     weights=(
         Weights("embedding.word_embeddings", ("embeddings",), VOCABULARY),
-        Weights("layers.{}.norm", ("layers.{}.norm",)),
-        *_of_mixer("in_proj", "conv1d", "x_proj", "dt_proj"), _of_state("A_log"), _of_state("D"),
-        *_of_mixer("out_proj"),
+        *same_names("norm", "mixer.in_proj", "mixer.conv1d", "mixer.x_proj", "mixer.dt_proj"),
+        _of_state("A_log"), _of_state("D"), *same_names("mixer.out_proj"),
         Weights("final_norm", ("norm_f",)),
         Weights("output", ("lm_head",), VOCABULARY),
     ),

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neoxargs.convert.huggingface.families.llama import (
-    CONSTANTS,
-    DEMANDS,
-    LLAMA,
-    SCALED,
-    WEIGHTS,
-    decoder_settings,
-)
+from neoxargs.convert.huggingface.families.llama import CONSTANTS, DEMANDS, LLAMA, SCALED, WEIGHTS, decoder_settings
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
-from neoxargs.convert.huggingface.family import Demand, Fixed, Setting, Weights
+from neoxargs.convert.huggingface.family import Demand, Fixed, Weights
 from neoxargs.convert.huggingface.forms import EXPERT_HALVES, EXPERTS
-from neoxargs.convert.huggingface.settings import COMMON_FIXED, kv_heads, only, requires, same
+from neoxargs.convert.huggingface.settings import COMMON_FIXED, kv_heads, only, optional, requires, same
 from neoxargs.convert.huggingface.windows import EVERY_WINDOW, NO_WINDOW, sliding_window
 
 #: The weights of a LLaMA without its feed-forward.
@@ -29,10 +22,6 @@ EXPERTS_EVERYWHERE = (
     *requires(ROUTED), only("moe_num_shared_experts", 0),
     only("moe_token_dropping", False), only("moe_type", "megablocks"),
     only("use_bias_in_mlp", False, True),  # experts have no biases
-)  # fmt: skip
-JITTER = Setting(
-    "router_jitter_noise", ("moe_jitter_eps",), 0.0, lambda config: config.moe.moe_jitter_eps or 0.0,
-    lambda value: {"moe_jitter_eps": value} if value else {},
 )  # fmt: skip
 
 
@@ -58,7 +47,8 @@ MIXTRAL = replace(
             **{"rope_parameters.rope_theta": 1e6},
         ),
         kv_heads(8), sliding_window(None), same("num_local_experts", "moe_num_experts", 8),
-        same("num_experts_per_tok", "moe_top_k", 2), JITTER,
+        same("num_experts_per_tok", "moe_top_k", 2),
+        optional("router_jitter_noise", "moe_jitter_eps", 0.0, lambda config: config.moe.moe_jitter_eps or 0.0),
     ),
     demands=(*DEMANDS, EVERY_WINDOW, *EXPERTS_EVERYWHERE, *requires(OF_MIXTRAL)),
     constants={**CONSTANTS, **ROUTED, **OF_MIXTRAL, "use_bias_in_mlp": False},

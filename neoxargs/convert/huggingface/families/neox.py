@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.convert.huggingface.family import Family, Weights
+from neoxargs.convert.huggingface.family import Family, Weights, same_names
 from neoxargs.convert.huggingface.forms import VOCABULARY
 from neoxargs.convert.huggingface.settings import (
     COMMON_FIXED,
@@ -18,11 +18,6 @@ from neoxargs.convert.huggingface.settings import (
 )
 from neoxargs.convert.huggingface.windows import NO_WINDOW
 
-#: Modules of a layer, with the same names on both sides.
-LAYER_MODULES = (
-    "input_layernorm", "attention.query_key_value", "attention.dense", "post_attention_layernorm", "mlp.dense_h_to_4h",
-    "mlp.dense_4h_to_h",
-)  # fmt: skip
 CONSTANTS = {"norm": "layernorm", "pos_emb": "rotary", "use_bias_in_norms": True, "use_bias_in_mlp": True}
 NEOX = Family(
     architecture="GPTNeoXForCausalLM",
@@ -50,7 +45,10 @@ NEOX = Family(
     constants=CONSTANTS,
     weights=(
         Weights("embedding.word_embeddings", ("embed_in",), VOCABULARY),
-        *(Weights(f"layers.{{}}.{name}", (f"layers.{{}}.{name}",)) for name in LAYER_MODULES),
+        *same_names(
+            "input_layernorm", "attention.query_key_value", "attention.dense", "post_attention_layernorm",
+            "mlp.dense_h_to_4h", "mlp.dense_4h_to_h",
+        ),
         Weights("final_norm", ("final_layer_norm",)),
         Weights("output", ("embed_out",), VOCABULARY),
     ),
