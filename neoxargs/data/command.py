@@ -31,7 +31,13 @@ from neoxargs.data.parallel import worker_count
 from neoxargs.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 from neoxargs.facts.vocab import vocabulary_hashes
 from neoxargs.files.token_files import writer as indexed
-from neoxargs.files.token_files.made_from import label_prefix, refuse_other_files, sidecar, write_json, wrong_prefix
+from neoxargs.files.token_files.made_from import (
+    label_prefix,
+    refuse_other_files,
+    sidecar,
+    write_json,
+    wrong_prefix,
+)
 from neoxargs.files.tokenizer_folder import folder_of, special_tokens
 from neoxargs.processes import interrupts
 

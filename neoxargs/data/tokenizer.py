@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from neoxargs.base.problems import Problem, Problems, did_you_mean
 from neoxargs.facts.vocab import CHAR_LEVEL, PADDING, size_of, tokenizer_file
-from neoxargs.files.tokenizer_folder import END_OF_DOCUMENT, end_ids, end_of_document, folder_of, special_tokens
+from neoxargs.files.tokenizer_folder import (
+    END_OF_DOCUMENT,
+    end_ids,
+    end_of_document,
+    folder_of,
+    special_tokens,
+)
 
 Ids = NDArray[np.int32]
 

@@ -30,7 +30,13 @@ from neoxargs.data.parallel import worker_count
 from neoxargs.facts.vocab import vocabulary_hashes
 from neoxargs.files import chat_templates
 from neoxargs.files.token_files import writer as indexed
-from neoxargs.files.token_files.made_from import label_prefix, refuse_other_files, reward_prefix, sidecar, write_json
+from neoxargs.files.token_files.made_from import (
+    label_prefix,
+    refuse_other_files,
+    reward_prefix,
+    sidecar,
+    write_json,
+)
 
 #: Version of the output; increase it when the same conversations and recipe would give different files.
 FORMAT = 2

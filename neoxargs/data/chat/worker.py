@@ -17,7 +17,16 @@ from neoxargs.data.chat.masks import Marked, Span, marked
 from neoxargs.data.chat.recipe import ChatRecipe
 from neoxargs.data.chat.template import Template, TemplateError
 from neoxargs.data.chat.tokens import ChatTokenizer, Labelled
-from neoxargs.data.conversation import Conversation, Dropped, DropReason, Form, Rejected, Row, read, reward
+from neoxargs.data.conversation import (
+    Conversation,
+    Dropped,
+    DropReason,
+    Form,
+    Rejected,
+    Row,
+    read,
+    reward,
+)
 from neoxargs.data.parallel import chunks, in_parallel
 from neoxargs.data.text_files import Raw
 from neoxargs.data.tokenizer import Ids

@@ -10,7 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from neoxargs.config.config import Config
-from neoxargs.convert.huggingface.families.llama import CONSTANTS, DEMANDS, LLAMA, WEIGHTS, decoder_settings
+from neoxargs.convert.huggingface.families.llama import (
+    CONSTANTS,
+    DEMANDS,
+    LLAMA,
+    WEIGHTS,
+    decoder_settings,
+)
 from neoxargs.convert.huggingface.families.olmo import NORMS
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.convert.huggingface.family import Demand, Fixed, Setting, Values, Weights

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neoxargs.convert.huggingface.families.llama import CONSTANTS, DEMANDS, LLAMA, SCALED, WEIGHTS, decoder_settings
+from neoxargs.convert.huggingface.families.llama import (
+    CONSTANTS,
+    DEMANDS,
+    LLAMA,
+    SCALED,
+    WEIGHTS,
+    decoder_settings,
+)
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.convert.huggingface.family import Demand, Fixed, Weights
 from neoxargs.convert.huggingface.forms import EXPERT_HALVES, EXPERTS

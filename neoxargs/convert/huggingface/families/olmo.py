@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neoxargs.convert.huggingface.families.llama import CONSTANTS, DEMANDS, LLAMA, WEIGHTS, decoder_settings
+from neoxargs.convert.huggingface.families.llama import (
+    CONSTANTS,
+    DEMANDS,
+    LLAMA,
+    WEIGHTS,
+    decoder_settings,
+)
 from neoxargs.convert.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.convert.huggingface.family import Weights
 from neoxargs.convert.huggingface.settings import kv_heads, requires, same

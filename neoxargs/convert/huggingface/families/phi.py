@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neoxargs.convert.huggingface.families.llama import DEMANDS, LLAMA, NO_BIASES, WEIGHTS, decoder_settings, rope_theta
+from neoxargs.convert.huggingface.families.llama import (
+    DEMANDS,
+    LLAMA,
+    NO_BIASES,
+    WEIGHTS,
+    decoder_settings,
+    rope_theta,
+)
 from neoxargs.convert.huggingface.family import OMIT, Setting, Values, Weights
 from neoxargs.convert.huggingface.forms import FUSED_HEADS, GATE_FIRST
 from neoxargs.convert.huggingface.settings import kv_heads, only, requires, same

@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neoxargs.convert.huggingface.families.llama import CONSTANTS, DEMANDS, LLAMA, NO_BIASES, WEIGHTS, decoder_settings
+from neoxargs.convert.huggingface.families.llama import (
+    CONSTANTS,
+    DEMANDS,
+    LLAMA,
+    NO_BIASES,
+    WEIGHTS,
+    decoder_settings,
+)
 from neoxargs.convert.huggingface.family import Values, Weights
-from neoxargs.convert.huggingface.settings import head_width, kv_heads, only, requires, same
+from neoxargs.convert.huggingface.settings import (
+    head_width,
+    kv_heads,
+    only,
+    requires,
+    same,
+)
 from neoxargs.convert.huggingface.windows import FULL, LAYER_WINDOWS, SLIDING, USES_WINDOW, windows
 
 
