@@ -31,6 +31,13 @@ def test_there_is_no_verdict_without_a_device(middle: str, capsys: pytest.Captur
     assert output["fits"] is None and output["stages"][0]["peak"] > 0
 
 
+def test_json_has_the_lengths_of_growing_sequences(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    phases = "seq_length_schedule=[{until: 300, length: 256}, {length: 2048}]"
+    assert print_plan(PlanOptions([middle], [phases], gpus=8, device="H100", as_json=True)) == 0
+    speed = json.loads(capsys.readouterr().out)["speed"]
+    assert [length for _, length in speed["lengths"]] == [256, 2048] and speed["shares"]["256"] < 1
+
+
 def test_a_run_can_exceed_the_memory_of_a_host(middle: str) -> None:
     offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
                "train_micro_batch_size_per_gpu=1"]  # fmt: skip

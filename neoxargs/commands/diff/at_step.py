@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from neoxargs.base.text import format_count
 from neoxargs.commands.diff.side import Side
 from neoxargs.facts.batch_sizes import BatchSizes
-from neoxargs.facts.data import path_list
+from neoxargs.facts.data import blend, path_list
 from neoxargs.facts.lr_schedule import LearningRateCurve
 from neoxargs.facts.mixture import PARAMETERS as MIXTURE
 from neoxargs.facts.mixture import mixture_of
@@ -60,25 +60,25 @@ def _shares(side: Side, step: int) -> str:
     return _as_text([(source.prefix, share) for source, share in zip(of, shares, strict=True)])
 
 
-def _as_text(shares: Sequence[tuple[str, float]]) -> str:
-    total = sum(weight for _, weight in shares)
-    if len(shares) < 2 or not total:
-        return ", ".join(path for path, _ in shares) or "not set"
-    return ", ".join(f"{path} {100 * weight / total:.3g} %" for path, weight in shares)
+def _as_text(shares: Sequence[tuple[str, float | None]]) -> str:
+    """Return paths with their weights as percentages. None: the number of tokens, which is not read."""
+    paths, weights = [path for path, _ in shares], [weight for _, weight in shares if weight is not None]
+    if len(shares) < 2 or (len(weights) == len(shares) and not sum(weights)):
+        return ", ".join(paths) or "not set"
+    if len(weights) < len(shares):
+        return f"{', '.join(paths)} by their numbers of tokens"
+    return ", ".join(f"{path} {100 * weight / sum(weights):.3g} %" for path, weight in zip(paths, weights, strict=True))
 
 
-def _weights(side: Side) -> Iterator[tuple[str, float]]:
+def _weights(side: Side) -> Iterator[tuple[str, float | None]]:
     """Yield every training dataset and its weight."""
-    blended = side.get("data_path")
-    if isinstance(blended, list) and len(blended) > 1:
-        # Weights and paths alternate, as in Megatron.
-        yield from ((str(path), float(weight)) for weight, path in zip(blended[::2], blended[1::2], strict=True))
-        return
-    sources = [side.get(name) for name in ("train_data_paths", "data_path", "text_path")]
-    paths: str | list[str] = next(filter(None, sources), [])
-    weights = side.get("train_data_weights") if side.get("train_data_paths") else None
-    names = path_list(paths)
-    yield from zip(names, weights or [1.0] * len(names), strict=True)
+    if paths := side.get("train_data_paths"):
+        names = path_list(paths)
+        yield from zip(names, side.get("train_data_weights") or [1.0] * len(names), strict=True)
+    elif blended := side.get("data_path"):
+        yield from blend(blended)
+    else:
+        yield from ((path, None) for path in path_list(side.get("text_path") or []))
 
 
 ROWS: dict[str, Row] = {

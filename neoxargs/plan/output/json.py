@@ -67,6 +67,7 @@ def _stage(rank: RankMemory, error: float) -> dict[str, Any]:
 def _speed(speed: Speed, error: float) -> dict[str, Any]:
     derived = ("step", "total", "tokens_per_second", "tflops_per_device")
     values = {name: getattr(speed, name) for name in derived}
-    fields = as_dict(speed) | {"volume": as_dict(speed.volume)}
+    lengths = list(speed.lengths.begins) if speed.lengths else None
+    fields = as_dict(speed) | {"volume": as_dict(speed.volume), "lengths": lengths}
     del fields["sizes"]
     return fields | values | {"interval": {name: Interval.of(value, error) for name, value in values.items()}}

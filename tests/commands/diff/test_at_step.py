@@ -37,6 +37,8 @@ def test_tokens_and_batch() -> None:
         ("text_path: [a.txt]", "a.txt"),
         ("data_path: a", "a"),
         ("data_path: [3, a, 1, b]", "a 75 %, b 25 %"),
+        ("data_path: [a, b, c]", "a, b, c by their numbers of tokens"),
+        ("data_path: a,b", "a, b by their numbers of tokens"),
         ("train_data_paths: [a, b]\nvalid_data_paths: c\ntest_data_paths: c\ntrain_data_weights: [1, 4]",
          "a 20 %, b 80 %"),
         ("train_data_paths: [a, b, c]\nvalid_data_paths: c\ntest_data_paths: c", "a 33.3 %, b 33.3 %, c 33.3 %"),
