@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train.rank import run_program
+from neoxargs.train.rank import evaluation
 
 if __name__ == "__main__":
-    sys.exit(run_program("eval", sys.argv[1:]))
+    sys.exit(evaluation(sys.argv[1:]))

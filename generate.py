@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train.rank import run_program
+from neoxargs.train.rank import sample
 
 if __name__ == "__main__":
-    sys.exit(run_program("generate", sys.argv[1:]))
+    sys.exit(sample(sys.argv[1:]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train.rank import run_program
+from neoxargs.train.rank import main
 
 if __name__ == "__main__":
-    sys.exit(run_program("train", sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -217,7 +217,7 @@ PARTS = {
     "attention": "scaled_dot_product",
     "GELU, norms": "gelu|layer_norm",
     "optimizer, gradient norm": r"adamw|Optimizer|vector_norm",
-    "messages, waiting": "shared memory|gloo|c10d",
+    "messages, waiting": "gloo|c10d",
     "other operators": "",
 }
 

@@ -147,8 +147,7 @@ def waits_for_others(frames: list[str]) -> bool:
     """Return whether a stack shows a rank inside a collective operation, where it waits for the other ranks."""
     # autograd/graph.py: the collectives of a backward pass run in autograd's threads, for which the main thread waits
     # there. `read` in train/process/reading.py waits for the GPU, and so for the collectives of the step.
-    places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py", "neoxargs/train/process/shared_memory.py",
-              "neoxargs/train/process/reading.py")  # fmt: skip
+    places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py", "neoxargs/train/process/reading.py")
     return any(place in frame for frame in frames[:2] for place in places)
 
 

@@ -14,8 +14,23 @@ if TYPE_CHECKING:
     from neoxargs.targets.wire_format import RankArguments
 
 
+def main(argv: Sequence[str]) -> int:
+    """Train as one rank and return its exit code."""
+    return run_program("train", argv)
+
+
+def sample(argv: Sequence[str]) -> int:
+    """Generate text as one rank and return its exit code."""
+    return run_program("generate", argv)
+
+
+def evaluation(argv: Sequence[str]) -> int:
+    """Evaluate as one rank and return its exit code."""
+    return run_program("eval", argv)
+
+
 def run_program(program: Program, argv: Sequence[str]) -> int:
-    """Run a program as one rank, and return its exit code. It has a log if the launcher gave the run an attempt name.
+    """Run a program as one rank, with a log of this rank if the launcher gave the run an attempt name.
 
     torch is imported after the log is open, so that errors of the import are in it.
     """

@@ -74,7 +74,6 @@ def test_the_main_thread_is_the_last_of_a_stack() -> None:
     ("file", "function", "waits"),
     [
         ("/torch/distributed/distributed_c10d.py", "all_reduce", True),
-        ("/neoxargs/train/process/shared_memory.py", "_read", True),
         ("/neoxargs/train/process/reading.py", "read", True),
         ("/torch/autograd/graph.py", "_engine_run_backward", True),
         ("/torch/utils/data/dataloader.py", "_next_data", False),

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from neoxargs.train.process.messages import OPERATIONS
-from neoxargs.train.process.shared_memory import Channel
 
 #: The methods of a process group that communicate.
 OPERATORS = OPERATIONS[dist.ProcessGroup]
@@ -42,8 +41,6 @@ def logged(compiled: bool = False) -> Iterator[list[Collective]]:
             if hasattr(dist.ProcessGroup, name):
                 recording = _recording(name, getattr(dist.ProcessGroup, name), found)
                 patches.enter_context(patch.object(dist.ProcessGroup, name, recording))
-        for name in ("start_all_reduce", "broadcast"):
-            patches.enter_context(patch.object(Channel, name, _of_channel(name, getattr(Channel, name), found)))
         for name in FUNCTIONAL if compiled else ():
             operator = getattr(torch.ops._c10d_functional, name)
             patches.enter_context(patch.object(operator, "default", _of_graph(name, operator.default, found)))
@@ -75,15 +72,6 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
-
-
-def _of_channel(name: str, inner: Any, found: list[Collective]) -> Any:
-    def call(channel: Any, x: Tensor, *arguments: Any) -> Any:
-        peer = arguments[0] if name == "broadcast" else None
-        found.append(Collective(name, tuple(range(channel.size)), peer, ((x.dtype, x.numel()),)))
-        return inner(channel, x, *arguments)
-
-    return call
 
 
 def _of_graph(name: str, inner: Any, found: list[Collective]) -> Any:

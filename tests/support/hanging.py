@@ -15,13 +15,11 @@ LIMIT = 15.0
 
 
 def train() -> int:
-    from neoxargs.train.process import flight_recorder, mesh, setup
+    from neoxargs.train.process import flight_recorder, setup
     from tests.support.loops import loop_of
     from tests.support.trials import Training, Trial
 
     flight_recorder.write_when_asked(failures.current_rank)
-    # Gloo, as between machines: torch records nothing of what goes through shared memory.
-    mesh.open_channels = lambda *_, **__: None  # type: ignore[attr-defined]
     process = setup.start("gloo", seed=1)
     built = Training(Trial(), train_iters=9)
     take = built.engine.take_step

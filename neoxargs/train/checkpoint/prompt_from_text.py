@@ -18,7 +18,6 @@ from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.model.embedding import TokenEmbedding
 from neoxargs.train.model.soft_prompt.prompt import NAME
-from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis, Mesh
 
 
@@ -58,5 +57,5 @@ def _embeddings(weight: Tensor, ids: Sequence[int], tensor: Axis) -> Tensor:
     elsewhere = (local < 0) | (local >= rows)
     vectors = F.embedding(local.masked_fill(elsewhere, 0), weight).masked_fill(elsewhere.unsqueeze(1), 0)
     if tensor.size > 1:
-        all_reduce(vectors, group=tensor.group)
+        dist.all_reduce(vectors, group=tensor.group)
     return vectors

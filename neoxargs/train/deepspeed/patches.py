@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from neoxargs.train.deepspeed import canaries, half_precision, interface
 from neoxargs.train.parallel import gradient_norm
-from neoxargs.train.process import collectives
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -92,25 +91,6 @@ def reduce_in_lists_on_cpu() -> None:
         return [[tensor for tensor in tensors if tensor.dtype is dtype] for dtype in types]
 
     stage_1_and_2.split_half_float_double = by_type
-
-
-def use_collectives() -> None:
-    """Let DeepSpeed communicate through shared memory where a channel is open. Call after it is initialized."""
-    if not collectives.has_channels():
-        return
-    from deepspeed.comm import comm
-
-    # The object to which the functions of `deepspeed.comm` pass their calls, with DeepSpeed's own reduce operations.
-    backend = comm.cdb
-
-    def all_reduce(tensor: Tensor, op: Any, group: Any = None, async_op: bool = False) -> Any:
-        return collectives.all_reduce(tensor, backend._reduce_op(op), group, async_op)
-
-    def broadcast(tensor: Tensor, src: int, group: Any = None, async_op: bool = False) -> Any:
-        return collectives.broadcast(tensor, src, group, async_op)
-
-    for function in (all_reduce, broadcast):
-        setattr(backend, function.__name__, function)
 
 
 def start_timers_once(engine: interface.PipelineEngine) -> None:

@@ -66,7 +66,6 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     trains: False builds neither optimizer nor schedule. (ZeRO-3 needs both, because its optimizer holds the weights.)
     Raises Problems if the optimizer cannot be built.
     """
-    patches.use_collectives()
     patches.reduce_in_lists_on_cpu()
     patches.keep_adagrad()
     patches.restore_linear()

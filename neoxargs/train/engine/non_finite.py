@@ -19,7 +19,7 @@ from neoxargs.base.problems import Problem, Problems
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import before_reduction, before_step, full_gradients
 from neoxargs.train.deepspeed.weight_names import named_weights
-from neoxargs.train.process.collectives import all_reduce, of_all_ranks
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
 #: Names of weights, and the largest absolute value of the gradient of each: infinite or NaN if an element is.
@@ -85,7 +85,7 @@ class NonFinite:
             # 1 where something is not finite, so that MAX means "on any rank".
             self.flags[:1] = 1.0 - torch.cat([largest for _, largest in self.largest]).isfinite().all().float()
         if dist.get_world_size() > 1:
-            all_reduce(self.flags, dist.ReduceOp.MAX)
+            dist.all_reduce(self.flags, dist.ReduceOp.MAX)
 
 
 def is_lowest_scale(error: Exception) -> bool:

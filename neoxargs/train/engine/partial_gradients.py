@@ -7,11 +7,11 @@ of all of them, as Megatron-LM does, and not weight by weight in every backward 
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import before_step, stored_gradient
 from neoxargs.train.parallel.communicate import PARTIAL
-from neoxargs.train.process.collectives import all_reduce
 
 
 def sum_once_per_step(engine: interface.Engine) -> None:
@@ -32,7 +32,7 @@ def sum_once_per_step(engine: interface.Engine) -> None:
         present = [gradient.view(-1) for gradient in gradients if gradient is not None]
         if present:  # the same ones on every rank
             together = torch.cat(present)
-            all_reduce(together, group=group)
+            dist.all_reduce(together, group=group)
             torch._foreach_copy_(present, torch.split(together, [gradient.numel() for gradient in present]))
 
     before_step(engine, sum_over_ranks)

@@ -14,12 +14,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.registry.training import Training
 from neoxargs.train.deepspeed import interface
 from neoxargs.train.deepspeed.optimizer_view import Holdings, loss_scale
-from neoxargs.train.process.collectives import all_reduce, of_all_ranks
+from neoxargs.train.process.collectives import of_all_ranks
 from neoxargs.train.process.mesh import Mesh
 
 #: The policies that leave out the update; the host knows of the spike before it.
@@ -132,8 +133,8 @@ class Spikes:
             norms = torch._foreach_norm([*parts.values()], 2, torch.float32)
             squares = torch.stack([norm.to(device) for norm in norms]).square()
             self.sums.index_add_(0, self._rows(tuple(parts)), squares)
-        if torch.distributed.get_world_size() > 1:
-            all_reduce(self.sums)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(self.sums)
 
     def is_usual(self) -> bool:
         """Return whether the step is to be taken; equal on every rank. Collective; waits for the device."""

@@ -28,6 +28,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.train.batches.loader import reads_data
@@ -39,7 +40,6 @@ from neoxargs.train.engine.spikes import Spike, Spikes, group_of
 from neoxargs.train.losses.added_losses import AddedLosses
 from neoxargs.train.losses.cross_entropy import IGNORED
 from neoxargs.train.micro_batch import MicroBatch, to_pipeline
-from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 from neoxargs.train.process.reading import Reading
 
@@ -227,7 +227,7 @@ class Trainer:
             counts = torch.stack([(batch.labels != IGNORED).sum() for batch in step])
             total = counts.sum()
             if self.mesh.data.size > 1:
-                all_reduce(total, group=self.mesh.data.group)
+                dist.all_reduce(total, group=self.mesh.data.group)
             # DeepSpeed divides by micro batches and replicas. clamp: every label of a step may be masked.
             factors = counts * (len(step) * self.mesh.data.size) / total.clamp(min=1)
             for batch, factor in zip(step, factors, strict=True):
@@ -297,6 +297,6 @@ class Plain(Trainer):
     def _mean(self, losses: list[Tensor]) -> Tensor:
         mean = torch.stack(losses).mean()
         if self.mesh.data.size > 1:
-            all_reduce(mean, group=self.mesh.data.group)
+            dist.all_reduce(mean, group=self.mesh.data.group)
             mean /= self.mesh.data.size
         return mean

@@ -28,7 +28,7 @@ from neoxargs.train.ops.fused import should_compile
 from neoxargs.train.parallel.communicate import enter_region, gather_positions, gather_sequence
 from neoxargs.train.parallel.layers import Ranks
 from neoxargs.train.parallel.positions import WHOLE, Positions
-from neoxargs.train.process.collectives import all_reduce, gather
+from neoxargs.train.process.collectives import gather
 from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count toward the loss: padding, or removed by a loss mask.
@@ -284,7 +284,7 @@ class _Slices:
 
     def _over_ranks(self, values: Tensor, operation: Any) -> Tensor:
         if self.loss.tensor.size > 1:
-            all_reduce(values, operation, group=self.loss.tensor.group)
+            dist.all_reduce(values, operation, group=self.loss.tensor.group)
         return values
 
 

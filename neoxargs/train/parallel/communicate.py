@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from neoxargs.train.autograd import apply, linear
 from neoxargs.train.parallel.positions import Positions
-from neoxargs.train.process.collectives import all_reduce, all_to_all, gather, start_scatter, start_sum
+from neoxargs.train.process.collectives import all_to_all, gather, start_scatter, start_sum
 from neoxargs.train.process.mesh import Axis
 
 #: A function of a rank's tensor that communicates over an axis.
@@ -122,7 +122,7 @@ def register_gradient_sum(weights: Iterable[nn.Parameter], axis: Axis) -> None:
     def over_ranks(gradient: Tensor) -> Tensor:
         # all_reduce needs contiguous memory, and autograd may pass an expanded gradient.
         gradient = gradient.contiguous()
-        all_reduce(gradient, group=axis.group)
+        dist.all_reduce(gradient, group=axis.group)
         return gradient
 
     for weight in weights if axis.size > 1 else ():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.train.parallel.layers import is_expert
-from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -39,9 +39,9 @@ def gradient_norm(
     # Also on a rank that counts nothing, because the others of its group wait for it.
     for axis in (mesh.tensor, mesh.pipe, mesh.data if partitioned else mesh.expert):
         if axis.size > 1:
-            all_reduce(total, group=axis.group)
+            dist.all_reduce(total, group=axis.group)
     if not averaged and mesh.data.size > 1:
-        all_reduce(total, group=mesh.data.group)
+        dist.all_reduce(total, group=mesh.data.group)
         total /= mesh.data.size
     return total.sqrt()
 

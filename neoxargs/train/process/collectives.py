@@ -1,65 +1,13 @@
-"""Communication between ranks: through shared memory where a channel is open, otherwise torch.distributed's.
-
-Channels are open between the ranks of an axis of the mesh, and between all ranks, where these compute on the CPUs of
-one machine. A group of other code with the same ranks uses the same channel.
-"""
+"""Communication between ranks where torch.distributed's functions depend on the backend, or on torch.compile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from neoxargs.train.process.shared_memory import DTYPES, OPERATIONS, Channel, open_channel
-
-#: Ranks of the run -> the channel between them, in the order in which the channels were opened.
-_channels: dict[tuple[int, ...], Channel] = {}
-
-
-def open_channels(groups: Iterable[dist.ProcessGroup | None], timeout: float) -> None:
-    """Open channels between the ranks of these groups if the run communicates over gloo. Collective."""
-    # Ranks that compute on GPUs use NCCL; over gloo, `open_channel` decides by the machines of the ranks.
-    for group in groups if dist.get_backend() == "gloo" else ():
-        if _ranks(group) not in _channels:
-            channel = open_channel(group, timeout)
-            if channel is not None:
-                _channels[_ranks(group)] = channel
-
-
-def has_channels() -> bool:
-    """Whether any ranks communicate through shared memory."""
-    return bool(_channels)
-
-
-def close_channels() -> None:
-    while _channels:
-        _channels.popitem()[1].close()
-
-
-def all_reduce(
-    x: Tensor, operation: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None, async_op: bool = False
-) -> Any:
-    """Reduce the contiguous x over the ranks in place, like `torch.distributed.all_reduce`."""
-    channel = _channel(x, group)
-    if channel is None or operation not in OPERATIONS:
-        return dist.all_reduce(x, operation, group, async_op)
-    reduction = channel.start_all_reduce(x, operation)
-    if async_op:
-        # `Reduction` has the two methods of torch's `Work` that DeepSpeed and deepy call: `wait` and `is_completed`.
-        return reduction
-    return reduction.wait()
-
-
-def broadcast(x: Tensor, source: int, group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
-    """Copy x of a rank of the run to every rank of the group, like `torch.distributed.broadcast`."""
-    channel = _channel(x, group)
-    # The shared memory has no asynchronous broadcast.
-    if channel is None or async_op:
-        return dist.broadcast(x, source, group, async_op)
-    return channel.broadcast(x, _ranks(group).index(source))
 
 
 def reduce_scatter(own: Tensor, x: Tensor, group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
@@ -68,13 +16,9 @@ def reduce_scatter(own: Tensor, x: Tensor, group: dist.ProcessGroup | None = Non
     The rest of x is undefined afterwards.
     """
     assert own.data_ptr() == x.data_ptr() + dist.get_rank(group) * own.numel() * x.element_size()
-    channel = _channel(x, group)
-    if channel is None:
-        # The newer name of the same function, in torch from 2.13.
-        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        return scatter(own, x, group=group, async_op=async_op)
-    reduction = channel.start_all_reduce(x)
-    return reduction if async_op else reduction.wait()
+    # The newer name of the same function, in torch from 2.13.
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return scatter(own, x, group=group, async_op=async_op)
 
 
 def of_all_ranks(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
@@ -93,7 +37,7 @@ def start_sum(x: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor
     """
     if torch.compiler.is_compiling():
         return _when_done(_functional.all_reduce(x, "sum", _name(group)))
-    return _waiting(all_reduce(x, group=group, async_op=True), x)
+    return _waiting(dist.all_reduce(x, group=group, async_op=True), x)
 
 
 def start_scatter(summands: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
@@ -159,11 +103,3 @@ def _when_done(started: Tensor) -> Callable[[], Tensor]:
 def _name(group: dist.ProcessGroup | None) -> str:
     assert group is not None
     return group.group_name
-
-
-def _ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:
-    return tuple(dist.get_process_group_ranks(group))
-
-
-def _channel(x: Tensor, group: dist.ProcessGroup | None) -> Channel | None:
-    return _channels.get(_ranks(group)) if _channels and x.device.type == "cpu" and x.dtype in DTYPES else None

@@ -25,7 +25,6 @@ from torch.distributed import distributed_c10d
 from neoxargs.config.config import Config
 from neoxargs.facts.context import ranks_with_other_heads
 from neoxargs.facts.layout import stages
-from neoxargs.train.process.collectives import close_channels, open_channels
 
 #: Timeout of collectives in minutes, so that they fail instead of hanging forever when another rank has failed.
 TIMEOUT = int(os.environ.get("DEEPSPEED_TIMEOUT", "30"))
@@ -76,8 +75,6 @@ def build_mesh(config: Config) -> Mesh:
     The size of the data axis is world size / (tensor parallel size x pipeline stages).
     """
     axes = {name: _axis(rows) for name, rows in groups_of_axes(config, dist.get_world_size()).items()}
-    # None: all ranks of the run, for collectives without a group.
-    open_channels([*(axis.group for axis in axes.values()), None], timeout=60 * TIMEOUT)
     return Mesh(**{"expert_data": axes["data"]} | axes)
 
 
@@ -105,7 +102,6 @@ def destroy_groups() -> None:
 
     Call it when no engine is used any more. A group has threads, which would slow down what follows in this process.
     """
-    close_channels()
     gc.collect()  # engines, which refer to themselves, hold groups
     _groups.clear()
     for group in [group for group in distributed_c10d._world.pg_names if group is not dist.group.WORLD]:

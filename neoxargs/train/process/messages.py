@@ -10,8 +10,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from neoxargs.train.process.shared_memory import Channel, Reduction
-
 #: What starts an operation, or waits for it. Of two names of one operation, torch calls that of its version.
 OPERATIONS: dict[Any, tuple[str, ...]] = {
     dist.ProcessGroup: (
@@ -22,8 +20,6 @@ OPERATIONS: dict[Any, tuple[str, ...]] = {
         "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send",
     ),
     dist.Work: ("wait",),
-    Channel: ("start_all_reduce", "broadcast"),
-    Reduction: ("wait",),
 }  # fmt: skip
 
 

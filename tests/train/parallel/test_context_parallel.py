@@ -31,7 +31,7 @@ from neoxargs.train.model.experts import layer as experts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.shared import Shared
 from neoxargs.train.parallel.layers import Ranks, Weights
-from neoxargs.train.process import collectives, mesh
+from neoxargs.train.process import mesh
 from tests.support.experts import BY_FOUR, BY_TWO
 from tests.support.layouts import BF16, DOCUMENTS, PIPE, RECOMPUTE, RPE, SHARDS, SPARSE, TENSOR, TWO_STAGES, zero
 from tests.support.planted import FAULTS
@@ -296,18 +296,20 @@ def sent() -> Iterator[list[int]]:
         return send(operations)
 
     def counted_sum(x: Tensor, *arguments: Any, **options: Any) -> Any:
-        sizes.append(x.nbytes)
+        # Not those that wait at once: the sums of gradients.
+        sizes.extend([x.nbytes] if options.get("async_op") else [])
         return add(x, *arguments, **options)
 
     def counted_gather(shards: list[Tensor], *arguments: Any, **options: Any) -> Any:
         sizes.append(sum(x.nbytes for x in shards))
         return gather(shards, *arguments, **options)
 
-    send, add, gather = dist.batch_isend_irecv, collectives.all_reduce, dist.all_gather
+    send, add, gather = dist.batch_isend_irecv, dist.all_reduce, dist.all_gather
     counting = {
         "all_to_all_single": counted, "batch_isend_irecv": counted_sends, "all_gather": counted_gather,
+        "all_reduce": counted_sum,
     }  # fmt: skip
-    with patch.multiple(dist, **counting), patch.object(collectives, "all_reduce", counted_sum):
+    with patch.multiple(dist, **counting):
         yield sizes
 
 

@@ -20,7 +20,6 @@ from neoxargs.train.model.shared import Shared
 from neoxargs.train.ops.fused import DropoutAdd
 from neoxargs.train.parallel.layers import Ranks, Weights
 from neoxargs.train.process.mesh import Axis
-from neoxargs.train.process.shared_memory import Channel
 from tests.support.layouts import BF16, DOCUMENTS, SHARDS, zero
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.selection import mostly_slow
@@ -183,19 +182,15 @@ def trained(pairs: dict[str, tuple[Trial, Trial]]) -> dict[str, tuple[list[float
 
 @contextmanager
 def counting() -> Iterator[list[int]]:
-    """Collect the sizes of what is all-reduced, through shared memory or not."""
+    """Collect the sizes of what is all-reduced."""
     calls: list[int] = []
-    really, in_memory = dist.all_reduce, Channel.start_all_reduce
+    really = dist.all_reduce
 
     def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
         calls.append(tensor.numel())
         return really(tensor, *arguments, **options)
 
-    def counted_in_memory(channel: Channel, tensor: Tensor, *arguments: Any) -> Any:
-        calls.append(tensor.numel())
-        return in_memory(channel, tensor, *arguments)
-
-    with patch.object(dist, "all_reduce", counted), patch.object(Channel, "start_all_reduce", counted_in_memory):
+    with patch.object(dist, "all_reduce", counted):
         yield calls
 
 

@@ -8,14 +8,12 @@ import torch
 import torch.distributed as dist
 
 from neoxargs.train.process import messages
-from neoxargs.train.process.shared_memory import open_channel
 from tests.support.ranks import run_ranks
 
 
 def noticed() -> dict[str, int]:
     """Return how often time was added for each operation."""
-    channel, x, other = open_channel(dist.group.WORLD, 60), torch.ones(4), dist.get_rank() ^ 1
-    assert channel is not None
+    x, other = torch.ones(4), dist.get_rank() ^ 1
     pair = [torch.empty(4), torch.empty(4)]
     operations: dict[str, Callable[[], object]] = {
         "all-reduce": lambda: dist.all_reduce(x),
@@ -25,8 +23,6 @@ def noticed() -> dict[str, int]:
         "message": lambda: dist.send(x, other) if dist.get_rank() else dist.recv(x, other),
         "objects": lambda: dist.all_gather_object([None, None], 1),
         "barrier": dist.barrier,
-        "shared memory": lambda: channel.start_all_reduce(x).wait(),
-        "broadcast in shared memory": lambda: channel.broadcast(x, 0),
         "nothing": lambda: x + 1,
     }
     seconds: list[float] = []
@@ -38,7 +34,6 @@ def noticed() -> dict[str, int]:
             found[name] = len(seconds)
     seconds.clear()
     operations["all-reduce"]()
-    channel.close()
     return found | {"afterwards": len(seconds)}
 
 
