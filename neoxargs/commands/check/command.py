@@ -57,9 +57,7 @@ def run(request: Request, fixed: Sequence[Problem] | None = None, output: str = 
         return int(failed)
     report(problems)
     if other or (spec and not failed):
-        lines = summary.brief_lines(spec) if spec else []
-        lines += summary.labelled({"read as": _read_as(other), **other.remarks}) if other else []
-        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *lines]))
+        print("\n".join([*(["ok"] if not failed else [""] if problems else []), *described(spec, other)]))
     if not_checked:
         line = f"{'unchecked'.ljust(summary.LABEL)}{', '.join(not_checked)}"
         print(f"\n{line}" if failed else line)
@@ -84,6 +82,12 @@ class Answer(NamedTuple):
     unchecked: list[str]
     other: Checked | None = None
     """What is found in the only file, if another program reads it."""
+
+
+def described(spec: RunSpec | None, other: Checked | None) -> list[str]:
+    """Return the summary of a run, or of the file of another program."""
+    lines = summary.brief_lines(spec) if spec else []
+    return lines + (summary.labelled({"read as": _read_as(other), **other.remarks}) if other else [])
 
 
 def find(request: Request, of: Collection[Subject] = HERE) -> Answer:

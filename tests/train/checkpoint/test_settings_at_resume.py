@@ -10,7 +10,7 @@ import pytest
 from neoxargs.train.process import mesh, setup
 from tests.support.layouts import BF16, FP16
 from tests.support.ranks import run_ranks
-from tests.support.trials import Training, Trial, resume, staged
+from tests.support.trials import Training, Trial, allow_fp16, resume, staged
 
 #: The layout that saves, and the one that loads.
 PATHS = {
@@ -36,6 +36,7 @@ CHANGES: dict[str, Any] = {
 def resumed(folder: str) -> dict[str, tuple[float, list[dict[str, Any]], list[float]]]:
     """Return of each path the rate of the curve, the settings of the optimizer that has loaded, and two losses."""
     process, found = setup.start("nccl", seed=1), {}
+    allow_fp16()
     for name, (saves, loads) in PATHS.items():
         first = Training(saves, save=f"{folder}/{name}")
         for _ in range(2):
