@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from neoxargs.base.problems import Problem, Problems
 from neoxargs.base.record import replace
 from neoxargs.base.shipped import IMPORT_ROOT
+from neoxargs.base.text import aligned
 from neoxargs.config.config import Config
 from neoxargs.files.token_files.sources import named_token_files
 from neoxargs.hosts.hosts import Resources, own_names
@@ -198,5 +199,4 @@ def _table(answers: Mapping[str, Answer], resources: Resources) -> str:
         machine = ("-", "-") if problem else (str(found["gpus"]), found["python"])
         cells = (*machine, *(packages.get(name) or "-" for name in PACKAGES))
         rows.append((host, str(len(resources.hosts[host])), *cells))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(aligned(rows))

@@ -112,6 +112,7 @@ def locate(contents: Contents) -> Located:
     blocks = [number for number, names in layers.items() if any(name in names for name in OF_ATTENTION)]
     unknown: list[str] = []
     last = max(blocks, default=1)
+    hidden = next((refs[0].shape[-1] for name, refs in layers.get(0, {}).items() if name.startswith("word")), 0)
     for number, names in layers.items():
         if number in blocks:
             prefix = f"layers.{blocks.index(number)}."
@@ -119,10 +120,8 @@ def locate(contents: Contents) -> Located:
         elif number < 2:
             pairs = dict(_of_embedding(number, names, unknown))
         else:
-            pairs = {
-                name: item._replace(layer=number)
-                for name, item in _of_end(number - last, names, _hidden(layers), unknown)
-            }
+            of_end = _of_end(number - last, names, hidden, unknown)
+            pairs = {name: item._replace(layer=number) for name, item in of_end}
         found |= pairs
     if blocks and RELATIVE in layers[blocks[0]]:
         refs = layers[blocks[0]][RELATIVE]
@@ -174,10 +173,6 @@ def _of_embedding(number: int, names: Mapping[str, list[TensorRef]], unknown: li
             yield ours, Found(number, (name,), (tuple(refs),), cut)
         else:
             unknown.append(f"{number}.{name}")
-
-
-def _hidden(layers: Mapping[int, Mapping[str, list[TensorRef]]]) -> int:
-    return next((refs[0].shape[-1] for name, refs in layers.get(0, {}).items() if name.startswith("word")), 0)
 
 
 def _of_end(

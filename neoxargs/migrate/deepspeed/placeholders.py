@@ -50,7 +50,7 @@ class _Placeholders:
             text = self.placeholder(Scalar(entry.key, entry.key, True, entry.place)) if _is_free(path) else None
             if not isinstance(entry.value, Tree):
                 text = text or self.placeholder(entry.value)
-            if text and _is_known(key):
+            if text and (REGISTRY.find(key) is not None or _is_free(key)):
                 # The name of an entry is a placeholder: there is no key to set, only the section that has it.
                 self.removed.append((path.rstrip(".") if text == entry.key else key, text, place))
             elif isinstance(entry.value, Tree):
@@ -78,10 +78,6 @@ def _texts(node: Node) -> Iterator[Scalar]:
         return
     for item in [entry.value for entry in node.entries] if isinstance(node, Tree) else node.items:
         yield from _texts(item)
-
-
-def _is_known(key: str) -> bool:
-    return REGISTRY.find(key) is not None or _is_free(key)
 
 
 def _is_free(path: str) -> bool:
