@@ -197,10 +197,17 @@ def choose(asked: Asked, place: Place) -> Choice:
 @lru_cache(maxsize=8)  # a plan needs them for every stage
 def choices(config: Config, place: Place) -> tuple[Choice, ...]:
     """Return the kernel of each layer that has attention."""
-    asked = [asked_of_kernel(config, layer) for layer in attention_layers(config)]
-    if uses_ring(config):  # no other kernel returns what chunks are merged by
-        return tuple(_choice_in_ring(each, place) for each in asked)
-    return tuple(choose(each, place) for each in asked)
+    attention, found, chosen = config.attention, dict[tuple[object, ...], Choice](), []
+    for layer in attention_layers(config):
+        # Layers of one kind ask the same, unless scores are divided by the number of the layer.
+        number = layer if attention.apply_query_key_layer_scaling else 0
+        key = layer_kind(config, layer), layer_window(attention, layer), number
+        if key not in found:
+            asked = asked_of_kernel(config, layer)
+            # In a ring: no other kernel returns what chunks are merged by.
+            found[key] = _choice_in_ring(asked, place) if uses_ring(config) else choose(asked, place)
+        chosen.append(found[key])
+    return tuple(chosen)
 
 
 def _choice_in_ring(asked: Asked, place: Place) -> Choice:

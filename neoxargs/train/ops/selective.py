@@ -82,9 +82,7 @@ class Selective:
     def _recording(self) -> Iterator[None]:
         self._outputs = []
         try:
-            with saved_tensors_hooks(
-                self._pack, lambda packed: packed.compute() if isinstance(packed, Recipe) else packed
-            ):
+            with saved_tensors_hooks(self._pack, _unpack):
                 yield
         finally:
             self._outputs = None
@@ -96,6 +94,10 @@ class Selective:
                 # flattened.
                 return output.recipe._replace(shape=saved.shape)
         return saved
+
+
+def _unpack(packed: Tensor | Recipe) -> Tensor:
+    return packed.compute() if isinstance(packed, Recipe) else packed
 
 
 def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
