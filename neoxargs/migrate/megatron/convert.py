@@ -14,7 +14,11 @@ from typing import Any
 
 from neoxargs.base.files import Text
 from neoxargs.base.problems import Place, Problem, Problems, close_matches, sentence
+from neoxargs.migrate.deepspeed.convert import settings_of
 from neoxargs.migrate.deepspeed.defaults import ASSUMED, absent_settings
+from neoxargs.migrate.deepspeed.lenient_json import Block, blocks
+from neoxargs.migrate.deepspeed.placeholders import without_placeholders
+from neoxargs.migrate.deepspeed.versions import chosen, versions
 from neoxargs.migrate.megatron.experts import expert_defaults, is_megatron_deepspeed
 from neoxargs.migrate.megatron.flags import (
     SPECIAL,
@@ -24,7 +28,6 @@ from neoxargs.migrate.megatron.flags import (
     parameters_of,
     read_flag,
 )
-from neoxargs.migrate.megatron.heredoc import heredoc_settings
 from neoxargs.migrate.megatron.launcher import (
     index_of_program,
     is_of_gpt,
@@ -48,6 +51,7 @@ from neoxargs.migrate.shell.script import Script, read_script
 from neoxargs.migrate.shell.values import Word
 from neoxargs.migrate.source import CURRENT_DIALECT
 from neoxargs.registry import REGISTRY
+from neoxargs.resolve.yaml import nodes
 from neoxargs.resolve.yaml.write import Setting, yaml_text
 
 #: Megatron-LM's defaults that differ from this dialect's.
@@ -248,7 +252,7 @@ def _leave_unread(reading: Reading, option: Option) -> None:
 
 def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
     """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
-    settings, places, block = heredoc_settings(text, choose)
+    settings, places, block = _settings_of_json(text, choose)
     reading.problems += block.warnings
     reading.to_do += block.to_do
     reading.to_write.update(block.removed)
@@ -375,3 +379,17 @@ def _not_continued(script: Script, chosen: Sequence[Word]) -> list[Problem]:
 
 def _values(words: Sequence[Word]) -> dict[str, list[str]]:
     return {name: [word.text for word in option.values] for name, option in options_of(words).items()}
+
+
+def _settings_of_json(text: Text, number: int | None) -> tuple[dict[str, Setting], dict[str, Place], Block]:
+    """Return the settings of a DeepSpeed JSON, the place of each, and what was read. Raises Problems.
+
+    number: which of several configurations in it to read, counted from 1.
+    """
+    offered = versions([without_placeholders(block) for block in blocks(text)])
+    if not offered:
+        return {}, {}, Block(nodes.Mapping([]))
+    version = chosen(offered, number, text.name)
+    settings, _ = settings_of(version)
+    places = {name: value.source.where for name, value in version.draft.values.items() if value.source.where}
+    return settings, places, version.block
