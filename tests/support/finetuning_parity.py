@@ -16,7 +16,7 @@ from neoxargs.train.batches.datasets import build_datasets
 from neoxargs.train.deepspeed.weight_names import named_weights
 from neoxargs.train.process import mesh, setup
 from tests.support.finetuning import IGNORED, drawn, labelled, pair
-from tests.support.huggingface import MODELS, SEQ, Case, descent, imported, in_our_form, made, own_shard
+from tests.support.huggingface import SEQ, descent, imported, in_our_form, made, own_shard
 from tests.support.loaded_engine import loaded_run
 
 #: Plain Llama, without scaled positions: a document's positions count from its start.
@@ -62,7 +62,6 @@ class Difference(NamedTuple):
 
 def prepared(folder: Path) -> Any:
     """Write the token files, and import a new model of transformers; return the model."""
-    MODELS.setdefault(MODEL, Case("Llama", {}))
     documents = drawn(200, SEQ + 1, seed=1, shortest=3)
     pair(folder, documents, labelled(documents, seed=2))
     model = made(MODEL)

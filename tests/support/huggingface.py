@@ -109,6 +109,7 @@ MORE_MODELS: dict[str, Case] = {
     "GPT-NeoX, in turn": Case("GPTNeoX", {"use_parallel_residual": False}, OLDER_SIZES),
     "GPT-2": Case("GPT2", {"tie_word_embeddings": True}, GPT2_SIZES),
     "GPT-2, untied": Case("GPT2", {"tie_word_embeddings": False, "activation_function": "gelu"}, GPT2_SIZES),
+    "Llama": Case("Llama", {}),
     "Llama, biases": Case("Llama", {"attention_bias": True, "mlp_bias": True, "rope_parameters": PLAIN_ROPE}),
     "Mistral": Case("Mistral", {"sliding_window": 4, "head_dim": 12}),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from neoxargs.config.config import Config
 from neoxargs.files import metrics as run_metrics
 from neoxargs.resolve import resolve
 from tests.support.frozen_runs import losses, saved, trained
-from tests.support.huggingface import MODELS, Case, descent, imported, made
+from tests.support.huggingface import descent, imported, made
 from tests.support.paths import NEOX_HEAD
 from tests.support.preference import RATE
 from tests.support.ranks import run_ranks
@@ -44,7 +44,6 @@ SCALED = [
 def llama(folder: Path) -> tuple[Any, Path]:
     """Return a Llama of transformers with random weights, and the folder to which it is imported."""
     pytest.importorskip("transformers")
-    MODELS.setdefault("Llama", Case("Llama", {}))
     model = made("Llama")
     return model, imported(folder, model)
 

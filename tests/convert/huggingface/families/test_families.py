@@ -14,7 +14,6 @@ from tests.support.huggingface_table import two_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-#: Before other tests add models while they run.
 NAMES = [*MODELS, *MORE_MODELS]
 FIRST = ["GPT-NeoX", "GPT-2"]
 OTHERS = [name for name in NAMES if name not in FIRST]
