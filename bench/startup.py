@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 from cpu_runs import LAYOUTS, ROOT, command, configuration_file, environment, prepare
 
 ENVIRONMENT = environment(ranks=1)
-EMPTY = "python -c pass"
+EMPTY, IMPORTS = "python -c pass", "imports of deepy check"
 COMMANDS = {
     EMPTY: ["-c", "pass"],
-    "imports of deepy check": ["-c", "import neoxargs.cli, neoxargs.commands.check.command"],
+    IMPORTS: ["-c", "import neoxargs.cli, neoxargs.commands.check.command"],
     "deepy.py check configs/quickstart.yml": ["deepy.py", "check", "configs/quickstart.yml"],
     "deepy.py train.py configs/quickstart.yml --dry-run": [
         "deepy.py", "train.py", "configs/quickstart.yml", "--dry-run",
@@ -79,10 +79,11 @@ def cpu_time(arguments: list[str], folder: Path = ROOT) -> float:
 def measured_commands(repetitions: int, before: Path | None) -> dict[str, float]:
     """Return median CPU milliseconds by name, of commands that take turns. The first round is not counted: it compiles.
 
-    before: an earlier checkout, whose commands are measured too.
+    before: an earlier checkout, whose commands are measured too; its modules may have other names.
     """
     commands = {name: (words, ROOT) for name, words in COMMANDS.items()}
-    commands |= {f"{name}, before": (words, before) for name, words in COMMANDS.items() if before and name != EMPTY}
+    earlier = COMMANDS.keys() - {EMPTY, IMPORTS} if before else ()
+    commands |= {f"{name}, before": (COMMANDS[name], before) for name in COMMANDS if name in earlier}
     rounds = [{name: cpu_time(*command) for name, command in commands.items()} for _ in range(1 + repetitions)]
     return {name: statistics.median(times[name] for times in rounds[1:]) for name in commands}
 
