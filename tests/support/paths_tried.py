@@ -437,6 +437,8 @@ def trained(config: Config, name: str = "") -> Trained:
         raise AssertionError(f"{path_of(config)}: {name or 'both'}") from error
     finally:
         torch.use_deterministic_algorithms(False)
+    built.pop(0).deepspeed.destroy()  # whose hooks of gradients would keep it
+    gc.collect()
     losses, norms = [step.loss for step in steps], [step.grad_norm or 0.0 for step in steps]
     return Trained(losses, norms, weights[0], weights[1], config.parallel.model_parallel_size)
 

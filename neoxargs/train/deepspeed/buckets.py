@@ -100,9 +100,11 @@ class BucketReduction:
         ]
         for hook in optimizer._grad_acc_hooks:  # those of `immediate_grad_update`, which do the same
             hook.remove()
-        for number, bucket in enumerate(buckets):
-            for index, weight in enumerate(bucket.weights):
-                weight.register_post_accumulate_grad_hook(self._adding(bucket, number, index))
+        optimizer._grad_acc_hooks = [  # which its `destroy` removes
+            weight.register_post_accumulate_grad_hook(self._adding(bucket, number, index))
+            for number, bucket in enumerate(buckets)
+            for index, weight in enumerate(bucket.weights)
+        ]
         # All ranks begin with the same bucket: that which the backward pass, from the last layer to the first,
         # completes first.
         self.buckets = sorted(
