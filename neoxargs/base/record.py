@@ -32,17 +32,19 @@ class Record:
     """
 
     _fields: ClassVar[tuple[str, ...]] = ()
+    _names: ClassVar[frozenset[str]] = frozenset()
     _required: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
         cls._fields = (*cls._fields, *cls.__annotations__)
+        cls._names = frozenset(cls._fields)
         cls._required = frozenset(name for name in cls._fields if getattr(cls, name, _REQUIRED) is _REQUIRED)
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        given = dict(zip(self._fields, values, strict=False)) | named
-        if len(given) < len(values) + len(named) or not self._required <= given.keys() <= set(self._fields):
+        given = self.__dict__
+        given.update(zip(self._fields, values, strict=False), **named)
+        if len(given) < len(values) + len(named) or not self._required <= given.keys() <= self._names:
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(self._fields)}")
-        self.__dict__.update(given)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")

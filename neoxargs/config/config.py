@@ -48,12 +48,13 @@ class Config(Groups):
         self.auto: frozenset[str] = frozenset()
         """Parameters set to `auto`, for `deepy explain`."""
         # `values` includes the defaults of the dialect; a parameter that is not in it has the registry's.
-        for group in REGISTRY.groups:
+        members: dict[type[Group], dict[str, Any]] = {group: {} for group in REGISTRY.groups}
+        for name, value in values.items():
+            parameter = REGISTRY.parameters[name]
+            members[parameter.group][parameter.attribute] = value.value
+        for group, of_group in members.items():
             if group.has_attribute:
-                members = {
-                    p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values
-                }
-                setattr(self, group.key(), group(**members))
+                setattr(self, group.key(), group(**of_group))
 
     def get(self, name: str) -> Any:
         """Return the value of a parameter by its dotted registry name, with `-` or `_`.

@@ -33,11 +33,12 @@ class Dialect(NamedTuple):
 
     def defaults(self) -> dict[str, Value]:
         """Return the defaults of that date that differ from the registry's."""
-        return _defaults(self.date, Source("default", text=self.name))
+        return _defaults(self.date)
 
 
 @cache
-def _defaults(day: date, source: Source) -> dict[str, Value]:
+def _defaults(day: date) -> dict[str, Value]:
+    source = Source("default", text=Dialect(day, "").name)
     return {name: Value(default, source) for name, default in changed_defaults(day).items()}
 
 

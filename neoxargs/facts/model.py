@@ -52,8 +52,9 @@ def output_rows(config: Config, rows: int) -> int:
 def weights_of_layers(shape: Shape) -> list[int]:
     """Return for each layer the index of the weights that it uses: 0, 1, 2, ... unless layers share weights."""
     unique, depth = shape.num_unique_layers or shape.num_layers, shape.num_layers
-    spaced = shape.param_sharing_style == "spaced"
-    return [layer * unique // depth if spaced else layer % unique for layer in range(depth)]
+    if shape.param_sharing_style == "spaced":
+        return [layer * unique // depth for layer in range(depth)]
+    return [layer % unique for layer in range(depth)]
 
 
 def mlp_width(shape: Shape, mlp: Mlp) -> int:

@@ -238,6 +238,7 @@ class Registry:
         self.parameters: dict[str, Parameter] = {}
         self.sections: dict[str, type[Group] | None] = {}
         self.renamed: dict[str, Parameter] = {}
+        self.required: list[Parameter] = []
         for group in self.groups:
             self._add(group)
 
@@ -257,6 +258,7 @@ class Registry:
             path = path.rpartition(".")[0]
             self.sections.setdefault(path, None)
         prefix = group.section + "." if group.section else ""
+        self.required += [parameter for parameter in group.parameters.values() if parameter.required]
         for parameter in group.parameters.values():
             assert parameter.name not in self.parameters, f"{parameter.name} is declared twice"
             self.parameters[parameter.name] = parameter

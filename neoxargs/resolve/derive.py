@@ -164,8 +164,7 @@ class Partial:
         work.derive_all(found_later=True)
         # After all derivations, so that a check sees final values whatever the order of the modules.
         work.position = len(work.rules)
-        for rule in checks:
-            work.check(rule)
+        work.check(checks)
         return work
 
     def group(self, cls: type[G]) -> G:
@@ -265,10 +264,9 @@ class Partial:
 
     def require_values(self) -> None:
         """Report required parameters that are not set, unless a problem with them is already reported."""
-        required = [parameter for parameter in REGISTRY.parameters.values() if parameter.required]
-        absent = [parameter for parameter in required if parameter.name not in self.values]
+        absent = [parameter for parameter in REGISTRY.required if parameter.name not in self.values]
         unreported = [parameter for parameter in absent if not self.is_broken(parameter.name)]
-        missing = [_no_model(unreported)] if len(unreported) == len(required) else map(_missing, unreported)
+        missing = [_no_model(unreported)] if len(unreported) == len(REGISTRY.required) else map(_missing, unreported)
         self.problems += [(self.position, problem) for problem in missing]
         self.broken.update(parameter.name for parameter in absent)
 
@@ -284,7 +282,7 @@ class Partial:
     def derive(self, rule: Rule) -> None:
         """Run a derivation, unless all its results are set or one of its inputs is unknown."""
         # a rule that reads its own results also checks or normalises them (`zero_stage`), so it runs if they are set
-        own = set(rule.results) & set(rule.inputs)
+        own = {*rule.results}.intersection(rule.inputs)
         wanted = [name for name in rule.results if name not in self.given or name in own]
         if not wanted:
             return
@@ -330,11 +328,16 @@ class Partial:
         except Mismatch:
             self.broken.add(name)
 
-    def check(self, rule: Rule) -> None:
-        """Run a check, unless one of its inputs is unknown."""
-        found = self.can_run(rule) and rule.function(*map(self.input, rule.inputs))
-        for finding in [found] if isinstance(found, Finding) else found or ():
-            self.report(finding, rule.inputs, rule.id)
+    def check(self, checks: Sequence[Rule]) -> None:
+        """Run checks, apart from those one of whose inputs is unknown."""
+        read = set[str]().union(*(rule.inputs for rule in checks))
+        known = {name: self.input(name) for name in read if not self.is_broken(name)}
+        unknown = {name for name in read if known.get(name, ABSENT) is ABSENT}
+        for rule in checks:
+            if unknown.isdisjoint(rule.inputs):
+                found = rule.function(*[known[name] for name in rule.inputs])
+                for finding in [found] if isinstance(found, Finding) else found or ():
+                    self.report(finding, rule.inputs, rule.id)
 
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
         """True if every input has a known value. own: results of the rule itself, which need no value."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from neoxargs.base.record import Record
-from neoxargs.config.config import Config
 from neoxargs.facts.layout import Layout
 from neoxargs.facts.model import tokens_at_once
 from neoxargs.facts.trained import is_frozen
-from neoxargs.plan.given.assumptions import HALF, SINGLE, Assumptions
+from neoxargs.plan.given.assumptions import HALF, SINGLE
 from neoxargs.plan.memory import activations, states
 from neoxargs.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.plan.memory.stages import Stage
@@ -81,8 +80,8 @@ class RankMemory(Record):
 
 def rank_memory(sizes: ActivationSizes, stage: Stage, zero_init: bool) -> RankMemory:
     """Return the memory of a rank of `stage`. zero_init: see Target."""
-    config, kind, assumed = sizes.config, sizes.kind, sizes.assumed
-    held = ModelStates(config, stage, zero_init, assumed)
+    kind, assumed = sizes.kind, sizes.assumed
+    held = ModelStates(sizes.config, stage, zero_init, assumed)
     # Gradients exist in the forward pass too, from the first micro batch on. A checkpoint is saved from these states:
     # torch.save copies one tensor at a time to host memory.
     steady = {
@@ -90,26 +89,33 @@ def rank_memory(sizes: ActivationSizes, stage: Stage, zero_init: bool) -> RankMe
         "gradients": states.gradients(held),
         "optimizer": states.optimizer_state(held),
     }
+    built_on_device, built_on_host = states.construction_peak(held)
+    ready = {part: steady[part] for part in ("weights", "optimizer")}
+    in_flight = activations.micro_batches_in_flight(sizes.config, stage)
+    stored, of_loss = in_flight * activations.stored(sizes, stage), logits(sizes, stage)
+    # Outputs kept for the next stage, the gradient received from it, and the one to send back.
+    sent = (not stage.first) + (not stage.last) * (1 + in_flight)
+    buffers = states.gathered_weights(held) + sent * sizes.hidden
     phases = {
-        "construction": _construction(held),
-        "forward": steady | _forward(held, sizes),
-        "backward": steady | _backward(held, sizes),
-        "step": steady | _step(held),
-        "evaluation": steady | _evaluation(held, sizes),
+        # Its peak is before there is optimizer state, or after.
+        "construction": ready if sum(ready.values()) >= built_on_device else {"weights": built_on_device},
+        "forward": {**steady, **_forward(sizes, stage, stored, of_loss["forward"]), "buffers": buffers},
+        "backward": {**steady, "activations": stored + _moving(sizes, stage), "buffers": buffers + _reduced(held)},
+        "step": {**steady, "buffers": _step(held)},
+        "evaluation": {**steady, **_evaluation(sizes, stage, of_loss["evaluation"]), "buffers": buffers},
         "saving": {**steady},
     }
-    overhead = _overhead(config, kind, assumed)
     for parts in phases.values():
         if kind == "cuda":
             parts["buffers"] = parts.get("buffers", 0) + assumed.bytes_of("workspace")
         tensors, transient = sum(parts.values()), sum(parts.get(part, 0) for part in TRANSIENT)
         parts[FRAGMENTATION] = int(assumed.fragmentation * transient)
         parts[CACHED] = int(assumed.cached_blocks * tensors)
-        parts[OVERHEAD] = overhead
+        parts[OVERHEAD] = _overhead(sizes)
     if kind == "cpu":  # there, host memory is the memory of the device
         for phase in PHASES[1:]:
             phases[phase]["buffers"] = phases[phase].get("buffers", 0) + states.saved_copies(held)
-    return RankMemory(stage, phases, _host(held, sizes))
+    return RankMemory(stage, phases, _host(held, sizes, built_on_host))
 
 
 def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
@@ -133,86 +139,58 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     return {"forward": processed + slope + kept, "evaluation": processed}
 
 
-def _construction(held: ModelStates) -> Bytes:
-    device, _ = states.construction_peak(held)
-    # the peak is either during construction, or after it, when optimizer state has been allocated
-    ready = states.weights(held) + states.optimizer_state(held)
-    if ready >= device:
-        return {"weights": states.weights(held), "optimizer": states.optimizer_state(held)}
-    return {"weights": device}
-
-
-def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+def _forward(sizes: ActivationSizes, stage: Stage, stored: int, of_loss: int) -> Bytes:
     """The forward pass of the last micro batch in flight, which needs most in its last layer or in the loss."""
-    stored = _stored(sizes, held.stage)
-    layer = {"activations": stored + activations.at_the_end_of_a_layer(sizes, held.stage), "logits": 0}
-    loss = {
-        "activations": stored + activations.at_the_loss(sizes, held.stage),
-        "logits": logits(sizes, held.stage)["forward"],
-    }
+    layer = {"activations": stored + activations.at_the_end_of_a_layer(sizes, stage), "logits": 0}
+    loss = {"activations": stored + activations.at_the_loss(sizes, stage), "logits": of_loss}
     # Whichever needs more of the two: they are at different times.
-    buffers = {"buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes)}
-    return max(loss, layer, key=lambda parts: sum(parts.values())) | buffers
+    return max(loss, layer, key=lambda parts: sum(parts.values()))
 
 
-def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
-    stage = held.stage
+def _moving(sizes: ActivationSizes, stage: Stage) -> int:
+    """Bytes of activations that the backward pass needs beside the stored ones."""
     moving = activations.recomputed(sizes, stage) + activations.transient(sizes, stage)
-    moving += activations.kept_output(sizes, stage)
-    # the pipeline engine reduces gradients after its last backward pass
-    buckets = 0 if held.pipelined else states.buckets(held)
-    return {
-        "activations": _stored(sizes, stage) + moving,
-        "buffers": states.gathered_weights(held) + buckets + _pipe_buffers(held, sizes),
-    }
+    return moving + activations.kept_output(sizes, stage)
 
 
-def _step(held: ModelStates) -> Bytes:
-    """The optimizer step; stage 3 keeps its bucket, a pipeline reduces gradients here before it updates weights."""
+def _reduced(held: ModelStates) -> int:
+    """Bytes of buckets in the backward pass; the pipeline engine reduces gradients after its last one."""
+    return 0 if held.pipelined else states.buckets(held)
+
+
+def _step(held: ModelStates) -> int:
+    """Bytes of buffers in the optimizer step; stage 3 keeps its bucket, a pipeline reduces gradients before it."""
     kept = states.buckets(held) if held.zero_stage in (0, 3) else 0
     reduced = states.buckets(held) if held.pipelined else 0
-    return {"buffers": max(reduced, kept + states.step_buffers(held))}
+    return max(reduced, kept + states.step_buffers(held))
 
 
-def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+def _evaluation(sizes: ActivationSizes, stage: Stage, of_loss: int) -> Bytes:
     """Evaluation keeps no activations but those of the layer that is computed, and no gradients of the loss."""
-    gathered = states.gathered_weights(held) + _pipe_buffers(held, sizes)
-    return {
-        "activations": max(activations.blocks(sizes, held.stage.layers), default=0),
-        "logits": logits(sizes, held.stage)["evaluation"],
-        "buffers": gathered,
-    }
+    return {"activations": max(activations.blocks(sizes, stage.layers), default=0), "logits": of_loss}
 
 
-def _stored(sizes: ActivationSizes, stage: Stage) -> int:
-    return activations.micro_batches_in_flight(sizes.config, stage) * activations.stored(sizes, stage)
-
-
-def _pipe_buffers(held: ModelStates, sizes: ActivationSizes) -> int:
-    """Bytes of the outputs kept for the next stage, of the gradient received from it and of the one to send back."""
-    before, after = not held.stage.first, not held.stage.last
-    return (before + after + after * activations.micro_batches_in_flight(held.config, held.stage)) * sizes.hidden
-
-
-def _overhead(config: Config, kind: str, assumed: Assumptions) -> int:
-    if kind == "cpu":
+@lru_cache(maxsize=1)  # of one plan, for all stages
+def _overhead(sizes: ActivationSizes) -> int:
+    assumed = sizes.assumed
+    if sizes.kind == "cpu":
         return assumed.bytes_of("process")
-    layout = Layout.of(config)
+    layout = Layout.of(sizes.config)
     # process groups that communicate: tensor, pipeline, context and data parallel, and the group of all ranks; and the
     # data parallel ranks that divide the experts, and those that have the same ones
-    divided = config.parallel.moe_expert_parallel_size
+    divided = sizes.config.parallel.moe_expert_parallel_size
     of_experts = (divided, layout.with_same_weights // divided) if divided > 1 else ()
-    sizes = layout.tensor, layout.pipe, layout.with_same_weights, layout.ranks, layout.context, *of_experts
-    groups = sum(size > 1 for size in sizes)
+    ranks = layout.tensor, layout.pipe, layout.with_same_weights, layout.ranks, layout.context, *of_experts
+    groups = sum(number > 1 for number in ranks)
     buffers: int = groups * assumed.bytes_of("group_buffers")
     return assumed.bytes_of("context") + buffers
 
 
-def _host(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+def _host(held: ModelStates, sizes: ActivationSizes, construction: int) -> Bytes:
     recompute = held.config.recompute
     in_cpu = recompute.checkpoint_activations is True and recompute.checkpoint_in_cpu
     return {
-        "construction": states.construction_peak(held)[1],
+        "construction": construction,
         "offloaded": states.host_memory(held),
         "pinned": states.pinned_memory(held),
         "rounding": states.lost_to_pinning(held) if sizes.kind == "cuda" else 0,

@@ -77,7 +77,7 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
     beside = weights.beside_frozen_model(config, layers, first)
     trained = beside if is_frozen(config) else weights_held
     largest = max((weight.numel for weight in weights_held), default=0)
-    replicated = sum(weight.numel for weight in trained if not weight.sharded)
+    replicated = sum(weight.on_rank(1) for weight in trained if not weight.sharded)
     ranks = layout.tensor, config.parallel.moe_expert_parallel_size
     parts, count = _sum_by_part([*weights_held, *beside], *ranks), sum(_sum_by_part(trained, *ranks).values())
     return Stage(index, layers, first, last, parts, largest, replicated, count)

@@ -7,6 +7,7 @@ second and all norms are replicated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -34,17 +35,19 @@ EXPERTS = "experts"
 
 
 class Weight(NamedTuple):
-    """A weight tensor, or several of one part of the model taken together."""
+    """A weight tensor, or several that are alike."""
 
     part: str
     numel: int
-    """Number of elements before tensor parallel sharding."""
+    """Number of elements of one of them before tensor parallel sharding."""
     sharded: bool = True
     """Whether it is sharded among the tensor parallel ranks, or replicated on each."""
+    number: int = 1
 
     def on_rank(self, tensor: int, expert: int = 1) -> int:
         """Elements on each of `tensor` tensor parallel ranks. `expert` data parallel ranks share the experts."""
-        return (self.numel // tensor if self.sharded else self.numel) // (expert if self.part == EXPERTS else 1)
+        of_one = self.numel // tensor if self.sharded else self.numel
+        return self.number * (of_one // (expert if self.part == EXPERTS else 1))
 
 
 def block(config: Config, layer: int) -> list[Weight]:
@@ -59,10 +62,9 @@ def block(config: Config, layer: int) -> list[Weight]:
 
 def blocks(config: Config, layers: range) -> list[Weight]:
     """Return the weights of consecutive layers; those that layers share only once."""
-    kinds = {layer: kind_of_block(config, layer) for layer in first_uses(config, layers)}
-    example = {kind: layer for layer, kind in kinds.items()}
-    of_kind = {kind: block(config, layer) for kind, layer in example.items()}
-    return [weight for kind in kinds.values() for weight in of_kind[kind]]
+    used = {layer: kind_of_block(config, layer) for layer in first_uses(config, layers)}
+    example, counts = {kind: layer for layer, kind in used.items()}, Counter(used.values())
+    return [weight._replace(number=counts[kind]) for kind, layer in example.items() for weight in block(config, layer)]
 
 
 def kind_of_block(config: Config, layer: int) -> tuple[str, bool]:

@@ -246,7 +246,8 @@ def _param_of_another_type(section: str, kind: str | None, written: Collection[s
     params = sorted(name for name in written if name.startswith(prefix))
     if kind is None or not params:
         return
-    known = [parameter for name, parameter in REGISTRY.parameters.items() if name.startswith(prefix)]
+    groups = [group for group in REGISTRY.groups if group.section == f"{section}.params"]
+    known = [parameter for group in groups for parameter in group.parameters.values()]
     types = {each for parameter in known for each in parameter.used_by_types}
     # A plugin's optimizer, or one of torch's without a list of settings: nothing is known about its keys.
     if kind.lower() not in types:

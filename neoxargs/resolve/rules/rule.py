@@ -35,7 +35,7 @@ A rule that training, validation and test data have in common is declared once, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from neoxargs.base.record import Record
@@ -124,7 +124,7 @@ class Rule(NamedTuple):
     @property
     def reason(self) -> str:
         """Why the derived value is what it is: the first paragraph of the docstring."""
-        return " ".join(self._paragraphs[0].split())
+        return _first_paragraph(self.function.__doc__ or "")
 
     @property
     def protects_from(self) -> str:
@@ -143,6 +143,11 @@ class Rule(NamedTuple):
     @property
     def _paragraphs(self) -> list[str]:
         return (self.function.__doc__ or "").split("\n\n")
+
+
+@cache  # a search of layouts asks for it very often
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def _is_example(paragraph: str) -> bool:
