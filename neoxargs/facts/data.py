@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -72,7 +73,7 @@ def split_proportions(split: str | Sequence[float]) -> list[float] | None:
         numbers = [float(part) for part in parts]
     except ValueError:
         return None
-    return numbers if len(numbers) <= 3 and all(number >= 0 for number in numbers) else None
+    return numbers if len(numbers) <= 3 and all(0 <= number < math.inf for number in numbers) else None
 
 
 def shares(split: str | Sequence[float]) -> list[float]:

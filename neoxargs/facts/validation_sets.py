@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ def _wrong(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     count = len(path_list(given["data_paths"]))
     for key, valid, what in (
-        ("data_weights", _are_weights(given.get("data_weights")), "numbers of at least 0, not all 0"),
+        ("data_weights", _are_weights(given.get("data_weights")), "finite numbers of at least 0, not all 0"),
         ("label_data_paths", _are_paths(given.get("label_data_paths")), "prefixes of label files"),
     ):
         if given.get(key) is None:
@@ -76,7 +77,7 @@ def _wrong(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{key} and data_paths have different lengths", f"write one of {key} for each of data_paths"
     weight = given.get("weight", 1.0)
     if not _is_number(weight) or weight <= 0:
-        yield f"weight ({weight!r}) must be a number above 0", "write the share of its loss in the mean over all sets"
+        yield f"weight ({weight!r}) must be a finite number above 0", "write the share of its loss in the mean over all sets"
 
 
 def _are_paths(value: Any) -> bool:
@@ -89,4 +90,4 @@ def _are_weights(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -22,6 +22,8 @@ WRONG: list[Any] = [
     {"a": {"data_paths": "x", "data_weights": [0]}},
     {"a": {"data_paths": ["x", "y"], "label_data_paths": "z"}},
     {"a": {"data_paths": "x", "data_weights": "1"}},
+    {"a": {"data_paths": ["x", "y"], "data_weights": [1, float("inf")]}},
+    {"a": {"data_paths": "x", "weight": float("nan")}},
 ]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.config import value
 from neoxargs.config.config import Config
-from neoxargs.facts.data import ANSWERS, SPLITS, added, blend, path_list
+from neoxargs.facts.data import ANSWERS, SPLITS, added, blend, path_list, shares
 from neoxargs.facts.validation_sets import validation_sets
 from neoxargs.registry.data import Data
 from neoxargs.registry.post_training import PostTraining
@@ -163,8 +162,7 @@ def _document_weights(counts: Sequence[int], alpha: float) -> list[float]:
 
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:
     """Parse `split`, such as `969, 30, 1`, into the share of each split; None for a split that gets no data."""
-    numbers = [float(n) for n in re.findall(r"[0-9.]+(?:e-?[0-9]+)?", split)] if isinstance(split, str) else list(split)
-    proportions = tuple([*map(float, numbers), 0.0, 0.0][:3])
+    proportions = tuple(shares(split))
     return [Share(proportions, part) if proportion else None for part, proportion in enumerate(proportions)]
 
 

@@ -60,6 +60,7 @@ def test_one_mistake_in_the_layout_is_one_problem() -> None:
         ("1,2,3,4", None),
         ("most", None),
         ("5,-1", None),
+        ("inf, 1", None),
         ("", None),
     ],
 )

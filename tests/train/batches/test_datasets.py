@@ -97,7 +97,7 @@ class TestParts:
         [
             ("969, 30, 1", [slice(0, 969), slice(969, 999), slice(999, 1000)]), ("1", [slice(0, 1000), None, None]),
             ([0.5, 0, 0.5], [slice(0, 500), None, slice(500, 1000)]),
-            ("90/10", [slice(0, 900), slice(900, 1000), None]),
+            ("90/10", [slice(0, 900), slice(900, 1000), None]), ("1_0, 9e1", [slice(0, 100), slice(100, 1000), None]),
             ("1, 1, 1", [slice(0, 334), slice(334, 667), slice(667, 1000)]),
         ],
     )  # fmt: skip
