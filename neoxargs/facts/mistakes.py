@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,3 +35,8 @@ def wrong_keys(given: Any, keys: Sequence[str], entry: str, example: str) -> Ite
         return
     for key in (key for key in given if key not in keys):
         yield f"unknown key: {key}", did_you_mean(str(key), keys) or f"a {entry} has the keys {', '.join(keys)}"
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a number that can be computed with: not infinite, and no boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

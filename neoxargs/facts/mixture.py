@@ -7,7 +7,6 @@ A source that has been read `train_data_max_epochs` times is left out from then 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from neoxargs.facts.data import added
 from neoxargs.facts.length_units import UNITS, order_hint
 from neoxargs.facts.lengths import Sizes, samples
 from neoxargs.facts.lr_phases import CONSTANT, LEFT
-from neoxargs.facts.mistakes import Mistakes, refuse_each, wrong_keys
+from neoxargs.facts.mistakes import Mistakes, is_finite, refuse_each, wrong_keys
 from neoxargs.facts.position import Position
 
 KEYS = ("style", "until", "weights", "temperature")
@@ -213,19 +212,15 @@ def _wrong(given: Any, is_last: bool, sources: int, sizes: Sizes) -> Iterator[tu
     if "weights" in given:
         yield from _wrong_weights(given["weights"], sources)
     temperature = given.get("temperature", 1)
-    if not _is_number(temperature) or temperature <= 0:
+    if not is_finite(temperature) or temperature <= 0:
         hint = "write 1 for shares in proportion to the sizes of the datasets, or more for more equal ones"
         yield f"temperature ({temperature!r}) must be a number above 0", hint
 
 
 def _wrong_weights(weights: Any, sources: int) -> Iterator[tuple[str, str]]:
-    valid = isinstance(weights, list) and all(_is_number(each) and each >= 0 for each in weights) and any(weights)
+    valid = isinstance(weights, list) and all(is_finite(each) and each >= 0 for each in weights) and any(weights)
     each = "for each dataset, in their order"
     if not valid:
         yield f"weights ({weights!r}) must be a list of numbers of at least 0, not all 0", f"write one {each}"
     elif len(weights) != sources:
         yield f"it has {len(weights)} weights, but the number of datasets is {sources}", f"write one weight {each}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neoxargs.base.problems import did_you_mean
 from neoxargs.facts.data import path_list
-from neoxargs.facts.mistakes import refuse
+from neoxargs.facts.mistakes import is_finite, refuse
 
 KEYS = ("data_paths", "data_weights", "label_data_paths", "weight")
 #: The split that sets belong to. The data of a set is the part `validation/NAME`.
@@ -66,7 +65,7 @@ def _wrong(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     count = len(path_list(given["data_paths"]))
     for key, valid, what in (
-        ("data_weights", _are_weights(given.get("data_weights")), "finite numbers of at least 0, not all 0"),
+        ("data_weights", _are_weights(given.get("data_weights")), "numbers of at least 0, not all 0"),
         ("label_data_paths", _are_paths(given.get("label_data_paths")), "prefixes of label files"),
     ):
         if given.get(key) is None:
@@ -76,8 +75,8 @@ def _wrong(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif len(path_list(given[key])) != count:
             yield f"{key} and data_paths have different lengths", f"write one of {key} for each of data_paths"
     weight = given.get("weight", 1.0)
-    if not _is_number(weight) or weight <= 0:
-        yield f"weight ({weight!r}) must be a finite number above 0", "write the share of its loss in the mean over all sets"
+    if not is_finite(weight) or weight <= 0:
+        yield f"weight ({weight!r}) must be a number above 0", "write the share of its loss in the mean over all sets"
 
 
 def _are_paths(value: Any) -> bool:
@@ -86,8 +85,4 @@ def _are_paths(value: Any) -> bool:
 
 
 def _are_weights(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_number(each) and each >= 0 for each in value) and any(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, list) and all(is_finite(each) and each >= 0 for each in value) and any(value)

@@ -6,13 +6,13 @@ only together has correlated errors, so the file has the covariance of the rates
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from neoxargs.base.problems import Place, Problem, Problems, listed
 from neoxargs.base.record import Record
+from neoxargs.facts.mistakes import is_finite
 from neoxargs.plan.given.assumptions import NAMES
 from neoxargs.resolve.yaml.read import File, find_file, read_text
 
@@ -77,15 +77,11 @@ def read_rates(path: str) -> Rates:
 
 def _is_square(rows: object, size: int) -> bool:
     is_square = isinstance(rows, list) and len(rows) == size
-    return is_square and all(isinstance(row, list) and len(row) == size and all(map(_finite, row)) for row in rows)  # type: ignore[attr-defined]
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_square and all(isinstance(row, list) and len(row) == size and all(map(is_finite, row)) for row in rows)  # type: ignore[attr-defined]
 
 
 def _positive(value: object) -> bool:
-    return _finite(value) and value > 0  # type: ignore[operator]
+    return is_finite(value) and value > 0  # type: ignore[operator]
 
 
 def beside(files: Iterable[str], directory: str | None) -> str | None:
