@@ -50,8 +50,8 @@ class Config(Groups):
         # `values` includes the defaults of the dialect; a parameter that is not in it has the registry's.
         members: dict[type[Group], dict[str, Any]] = {group: {} for group in REGISTRY.groups}
         for name, value in values.items():
-            parameter = REGISTRY.parameters[name]
-            members[parameter.group][parameter.attribute] = value.value
+            if parameter := REGISTRY.parameters.get(name):  # no whole section
+                members[parameter.group][parameter.attribute] = value.value
         for group, of_group in members.items():
             if group.has_attribute:
                 setattr(self, group.key(), group(**of_group))
