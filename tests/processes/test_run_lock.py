@@ -303,6 +303,14 @@ def test_without_hard_links(tmp_path, path, said, other, monkeypatch):
         assert read(tmp_path / "new" / HOLDER_FILE) == lock.holder
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a lock that cannot be read a tenth of the time."""
+    monkeypatch.setattr(run_lock, "UNREADABLE_AFTER", run_lock.UNREADABLE_AFTER / 10)
+    monkeypatch.setattr(run_lock, "TRIES", run_lock.TRIES // 10)
+
+
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("text", ["", "garbage", "[]", '{"host": 1}'])
 @pytest.mark.parametrize("days", [0, 1])
 def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, path, said, text, days):
@@ -316,6 +324,7 @@ def test_an_unreadable_lock_that_no_process_holds_is_taken_over(tmp_path, path, 
     assert files(path.parent) == []
 
 
+@pytest.mark.usefixtures("soon")
 def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path, path, said, other):
     path.write_text("")
     with pytest.raises(Problems, match="an unknown run has been writing to this folder and was last active") as refusal:
@@ -323,6 +332,7 @@ def test_an_unreadable_lock_that_a_process_holds_is_that_of_a_live_run(tmp_path,
     assert "kill" not in refusal.value.problems[0].hint  # its process is not known
 
 
+@pytest.mark.usefixtures("soon")
 def test_an_unreadable_lock_counts_as_a_live_one_for_a_while_without_locks_of_the_system(
     tmp_path, path, said, monkeypatch
 ):
