@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -247,3 +249,21 @@ def test_the_users_choice_of_the_type_is_kept(
 ) -> None:
     assert {each.dtype for each in by_two[0][name].sent} == {torch.bfloat16}
     assert error(by_two, name, alone["tied"]) > 1e-3
+
+
+def kept(names: list[str]) -> list[str]:
+    """Return those of IN_BUCKETS whose engine is still there after a step, its end and a collection of garbage."""
+    found = []
+    for name, training in started({name: IN_BUCKETS[name] for name in names}):
+        training.step()
+        engine = weakref.ref(training.engine.deepspeed)
+        engine().destroy()  # type: ignore[misc]
+        del training
+        gc.collect()
+        found += [name] if engine() else []
+    return found
+
+
+def test_an_engine_that_is_destroyed_is_freed() -> None:
+    """Otherwise, it would keep the threads of its process groups."""
+    assert run_ranks(kept, 2, ["plain", "ZeRO-1, many buckets"]) == [[], []]
