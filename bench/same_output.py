@@ -69,9 +69,8 @@ def differences(before: Path, files: list[str]) -> Iterator[str]:
         pairs = pool.map(lambda words: [printed(tree, words) for tree in (before, ROOT)], commands)
         for words, (one, other) in zip(commands, pairs, strict=True):
             if one != other:
-                yield "".join(
-                    unified_diff(one.splitlines(True), other.splitlines(True), "before", " ".join(words), n=0)
-                )
+                lines = one.splitlines(True), other.splitlines(True)
+                yield "".join(unified_diff(*lines, "before", " ".join(words), n=0))
     print(f"{len(commands)} commands were compared")
 
 

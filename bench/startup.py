@@ -82,8 +82,9 @@ def measured_commands(repetitions: int, before: Path | None) -> dict[str, float]
     before: an earlier checkout, whose commands are measured too; its modules may have other names.
     """
     commands = {name: (words, ROOT) for name, words in COMMANDS.items()}
-    earlier = COMMANDS.keys() - {EMPTY, IMPORTS} if before else ()
-    commands |= {f"{name}, before": (COMMANDS[name], before) for name in COMMANDS if name in earlier}
+    if before:
+        earlier = COMMANDS.keys() - {EMPTY, IMPORTS}
+        commands |= {f"{name}, before": (words, before) for name, words in COMMANDS.items() if name in earlier}
     rounds = [{name: cpu_time(*command) for name, command in commands.items()} for _ in range(1 + repetitions)]
     return {name: statistics.median(times[name] for times in rounds[1:]) for name in commands}
 

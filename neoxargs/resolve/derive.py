@@ -339,8 +339,8 @@ class Partial:
                 for finding in [found] if isinstance(found, Finding) else found or ():
                     self.report(finding, rule.inputs, rule.id)
 
-    def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
-        """True if every input has a known value. own: results of the rule itself, which need no value."""
+    def can_run(self, rule: Rule, own: Container[str]) -> bool:
+        """True if a derivation's inputs all have known values. own: results of the rule itself, which need no value."""
         for name in rule.inputs:
             if name in rule.even_without:
                 continue

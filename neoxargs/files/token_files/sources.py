@@ -152,10 +152,10 @@ def _document_weights(counts: Sequence[int], alpha: float) -> list[float]:
     # The formula would give its only source the weight 0.
     if len(counts) == 1:
         return [1.0]
-    shares = [count / sum(counts) for count in counts]
-    powers = [share**alpha for share in shares]
+    parts = [count / sum(counts) for count in counts]
+    powers = [part**alpha for part in parts]
     total = added(powers)
-    weights = [power / total * (1 - share) for power, share in zip(powers, shares, strict=True)]
+    weights = [power / total * (1 - part) for power, part in zip(powers, parts, strict=True)]
     total = added(weights)
     return [weight / total for weight in weights]
 

@@ -43,6 +43,7 @@ class Weight(NamedTuple):
     sharded: bool = True
     """Whether it is sharded among the tensor parallel ranks, or replicated on each."""
     number: int = 1
+    """How many tensors."""
 
     def on_rank(self, tensor: int, expert: int = 1) -> int:
         """Elements on each of `tensor` tensor parallel ranks. `expert` data parallel ranks share the experts."""
